@@ -93,6 +93,7 @@ class Record:
         keys: Any number of keys, for look-ups and compaction.
         properties: The user's own, UTF-8.
         born_at_ms: When the producer made it, Unix milliseconds.
+        message_group: In FIFO topics: messages of one group are delivered one after the other.
     """
 
     body: bytes
@@ -101,6 +102,7 @@ class Record:
     keys: tuple[str, ...] = ()
     properties: dict[str, str] = field(default_factory=dict)
     born_at_ms: int = 0
+    message_group: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

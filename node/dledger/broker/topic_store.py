@@ -5,6 +5,7 @@ Owned by `state`, which routes commands here.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, replace
 from functools import partial
@@ -17,7 +18,7 @@ from dledger.broker.deduplication import DeduplicationWindow
 from dledger.broker.editions import Edition
 from dledger.broker.erase import Erase
 from dledger.broker.id_runs import IdRun
-from dledger.broker.key_queues import check_keyed
+from dledger.broker.key_queues import check_keyed, grouped_codes
 from dledger.broker.lived_time import LivedTime
 from dledger.broker.produce import NO_QUEUE, ProduceFrame
 from dledger.broker.queue_positions import Payload
@@ -191,9 +192,10 @@ class TopicStore:
             topic = replace(topic, generation=self._made)
             self._queues_in_all += topic.queues
             self._topics[topic.name] = topic
-            edition, is_compacted = self._edition.number, topic.compaction is not None
+            is_compacted, in_order = topic.compaction is not None, TYPES[topic.type].in_order
             self._queues[topic.name] = [
-                ConsumeQueue(edition, begins_at_0=is_compacted) for _ in range(topic.queues)
+                ConsumeQueue(self._edition.number, begins_at_0=is_compacted, has_groups=in_order)
+                for _ in range(topic.queues)
             ]
             self._turns[topic.name] = self._kept[topic.name] = 0
             if topic.retention_hours is not None:
@@ -205,10 +207,16 @@ class TopicStore:
 
         Raises:
             UnknownTopic: There is no such topic.
-            InvalidArgument: It has more queues, may not have so many, or is compacted.
+            InvalidArgument: It has more queues, may not have so many, or what is in a message
+                chooses its queue, as in compacted and FIFO topics.
             LimitReached: There would be too many queues of all topics together.
         """
         topic = self.named(command.name)
+        if TYPES[topic.type].in_order:
+            raise InvalidArgument(
+                f"topic {topic.name!r} is FIFO, and its message groups lie in its {topic.queues} "
+                "queues for ever: it does not grow; make a new topic with more queues"
+            )
         if topic.compaction is not None:
             raise InvalidArgument(
                 f"topic {topic.name!r} is compacted, and its keys lie in its {topic.queues} queues "
@@ -280,6 +288,7 @@ class TopicStore:
             UnknownTopic: There is no such topic.
             InvalidArgument: The topic does not have the requested queue.
             IllegalKey, SeveralQueues: It is compacted, and the messages' keys do not fit it.
+            IllegalGroup, SeveralQueues: It is FIFO, and their message groups do not fit it.
             MalformedCommandError: A column that is needed here is malformed.
         """
         if batch.queue_id != NO_QUEUE:
@@ -288,6 +297,9 @@ class TopicStore:
             self.queues(batch.topic)
         if self._topics[batch.topic].compaction is not None:
             check_keyed(batch, self._topics[batch.topic])
+        codes = None
+        if self._queues[batch.topic][0].groups is not None:
+            codes = grouped_codes(batch, self._topics[batch.topic])
         tags = batch.tags()
         ids = batch.ids() if batch.has_ids else None
         if ids is not None or replayed:
@@ -295,14 +307,17 @@ class TopicStore:
         if ids is not None:
             self._dedupe.heard(batch.client_id, batch.topic, now_ms)
         if replayed:
-            return self._produce_each(batch, tags, digests, payload, replayed)
-        if ids is not None:
-            all_have_one = isinstance(ids, IdRun) or b"" not in ids
-            if not (all_have_one and self._dedupe.is_new(batch.client_id, batch.topic, ids)):
-                return self._produce_each(batch, tags, digests, payload)
+            return self._produce_each(batch, tags, digests, payload, codes=codes, replayed=replayed)
+        if ids is not None and not (
+            (isinstance(ids, IdRun) or b"" not in ids)  # all have one
+            and self._dedupe.is_new(batch.client_id, batch.topic, ids)
+        ):
+            return self._produce_each(batch, tags, digests, payload, codes=codes)
         queue_id = self._choose_queue(batch)
         queue = self._own(batch.topic, queue_id)
         first = queue.append(payload, range(batch.count), tags)
+        if codes is not None and queue.groups is not None:
+            queue.groups.extend(codes)
         self._kept[batch.topic] += batch.count
         self._changed.add((batch.topic, queue_id))
         self._grew(batch.topic, payload)
@@ -351,9 +366,14 @@ class TopicStore:
         tags: list[bytes] | None,
         digests: Digests,
         payload: Payload,
+        *,
+        codes: array[int] | None,
         replayed: int = 0,
     ) -> Produced:
-        """Store a batch row by row, because some of its messages are known or have no id."""
+        """Store a batch row by row, because some of its messages are known or have no id.
+
+        *codes* are those of its message groups, if its topic is FIFO.
+        """
         scope, ids = (batch.client_id, batch.topic), batch.message_ids()
         known = [self._dedupe.find(*scope, message_id) for message_id in ids]
         rows = Rows(ids, digests, known, replayed)
@@ -364,6 +384,8 @@ class TopicStore:
             self._grew(batch.topic, payload)
             for row in rows.new:
                 offset = queue.append(payload, range(row, row + 1), tags)
+                if codes is not None and queue.groups is not None:
+                    queue.groups.extend(codes[row : row + 1])
                 rows.stored(row, queue_id, offset)
                 if ids[row]:
                     one, its = (ids[row],), digests[row : row + 1]
@@ -549,7 +571,10 @@ class TopicStore:
             )
             self._turns[name] = source.number(high=queues - 1)
             self._queues[name] = [
-                ConsumeQueue.read(source, begins_at_0=compaction is not None) for _ in range(queues)
+                ConsumeQueue.read(
+                    source, begins_at_0=compaction is not None, has_groups=TYPES[kind].in_order
+                )
+                for _ in range(queues)
             ]
             self._kept[name] = sum(queue.count for queue in self._queues[name])
             if hours is not None:

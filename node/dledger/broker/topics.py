@@ -29,10 +29,12 @@ class TopicType(ABC):
     Attributes:
         name: In the log, in snapshots and on the wire; also RocketMQ's for the type of a message.
         fields: Which its messages may have of the fields that not all types know.
+        in_order: Whether messages of one group are delivered one after the other.
     """
 
     name: ClassVar[str]
     fields: ClassVar[frozenset[str]] = frozenset()
+    in_order: ClassVar[bool] = False
 
     def check(self, kind: str, fields: Collection[str]) -> None:
         """Refuse a message that is not for topics of this type, before it gets into the log.
@@ -81,10 +83,11 @@ class Normal(TopicType):
 
 
 class Fifo(Normal):
-    """Those of a message group are delivered one after the other."""
+    """Those of a message group are delivered one after the other; each has one."""
 
     name = "FIFO"
     fields = frozenset({"message_group"})
+    in_order = True
 
 
 class Delay(Normal):
@@ -108,11 +111,12 @@ class Priority(Normal):
 
 
 NORMAL: Final = Normal()
+FIFO: Final = Fifo()
 TYPES: Final[Mapping[str, TopicType]] = {
-    each.name: each for each in (NORMAL, Fifo(), Delay(), Transaction(), Priority())
+    each.name: each for each in (NORMAL, FIFO, Delay(), Transaction(), Priority())
 }
 """The types that a topic may have, in the log and on every node."""
-SERVED: Final = frozenset({NORMAL.name})
+SERVED: Final = frozenset({NORMAL.name, FIFO.name})
 """Those that this version serves: a topic of another type is in no log, as none is asked for."""
 LITE: Final = "LITE"
 """RocketMQ's type for millions of topics in one, which this broker will not have."""

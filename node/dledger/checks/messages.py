@@ -198,12 +198,15 @@ def check_record(record: Record) -> None:
     check_tag(record.tag)
     check_properties(record.properties, record.keys)
     check_id_size(len(record.message_id.encode()))
+    if record.message_group:
+        check_typed(Typed(message_group=record.message_group))
 
 
 def _check_unicode(record: Record) -> None:
     """Refuse lone surrogates, which a Python string may contain but UTF-8 cannot encode."""
     pairs = (text for pair in record.properties.items() for text in pair)
-    for text in (record.message_id, record.tag, *record.keys, *pairs):
+    texts = (record.message_id, record.tag, record.message_group)
+    for text in (*texts, *record.keys, *pairs):
         try:
             text.encode()
         except UnicodeEncodeError as error:

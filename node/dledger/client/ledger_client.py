@@ -194,6 +194,7 @@ class Client(Channel):
             keys=record.keys,
             properties=record.properties,
             born_at_ms=record.born_at_ms,
+            message_group=record.message_group,
         )
 
     async def read(

@@ -11,10 +11,10 @@ from typing import Final, NamedTuple
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from dledger.broker.key_queues import queues_of_keys
+from dledger.broker.key_queues import queues_of_groups, queues_of_keys
 from dledger.broker.message import Columns, Encoding, Message
 from dledger.broker.produce import NO_QUEUE, encode_produce
-from dledger.broker.topics import NORMAL, Topic
+from dledger.broker.topics import FIFO, NORMAL, SERVED, TYPES, Topic
 from dledger.checks.messages import (
     check_body,
     check_digest,
@@ -24,6 +24,7 @@ from dledger.checks.messages import (
     check_times,
     check_total,
     check_trace,
+    check_typed,
 )
 from dledger.checks.packed import check_small
 from dledger.checks.replays import replay_mark
@@ -32,6 +33,7 @@ from dledger.common.limits import MAX_ID_LENGTH, MAX_MESSAGES
 from dledger.common.replay_mark import ReplayMark
 from dledger.rpc.rocketmq_stubs import definition, service
 from dledger.rpc.status import Code, Rejected, ok
+from dledger.types import Typed
 
 _ONE_SENT: Final[bytes] = service.SendMessageResponse(
     status=ok(), entries=[service.SendResultEntry(status=ok())]
@@ -50,7 +52,7 @@ _ENCODINGS: Final = {0: Encoding.IDENTITY} | {int(encoding): encoding for encodi
 class Origin(NamedTuple):
     """What messages of one PRODUCE command have in common; of a replay, the mark of its call.
 
-    *queue_id* is `NO_QUEUE` unless the topic is compacted.
+    *queue_id* is `NO_QUEUE` unless what is in the messages chooses it.
     """
 
     client_id: str
@@ -68,6 +70,7 @@ class Sending(NamedTuple):
         line: The one in which its command waits.
         unchecked: The bodies that are still to be looked into, since that takes long
             (`requests.unpacking`); the request is not to be stored before.
+        kind: The type of the messages, which is to be their topic's.
     """
 
     origin: Origin
@@ -75,6 +78,7 @@ class Sending(NamedTuple):
     size_bytes: int
     line: str
     unchecked: Sequence[bytes] = ()
+    kind: str = NORMAL.name
 
 
 def checked(
@@ -92,29 +96,59 @@ def checked(
     topic = topic_of(request.messages)
     messages: list[Message] = []
     unchecked: list[bytes] = []
-    size_bytes = 0
+    size_bytes, is_typed = 0, False
     for each in request.messages:
         message = message_of(each)
         messages.append(message)
         size_bytes += len(message.body)
         if message.encoding is not _PLAIN:
             unchecked.append(message.body)
+        if message.typed is not None:
+            is_typed = True
+    kind = _kind_of_all(messages) if is_typed else NORMAL.name
     check_total(size_bytes)
     if unchecked:
         unchecked = check_small(unchecked)
     host = request.messages[0].system_properties.born_host[:MAX_ID_LENGTH]
     mark = None if replay is None else replay_mark(replay, sender, topic, len(messages))
-    return Sending(Origin(sender, topic, host, mark), messages, size_bytes, line, unchecked)
+    return Sending(Origin(sender, topic, host, mark), messages, size_bytes, line, unchecked, kind)
+
+
+def _kind_of_all(messages: Sequence[Message]) -> str:
+    """Return the type of a request's messages, of which some have what not all types know."""
+    kinds = {_kind_of(message) for message in messages}
+    if len(kinds) > 1:
+        raise Rejected(
+            Code.BAD_REQUEST,
+            f"one request sends messages of one type, not of {' and '.join(sorted(kinds))}",
+        )
+    return kinds.pop()
+
+
+def _kind_of(message: Message) -> str:
+    return NORMAL.name if message.typed is None else FIFO.name
+
+
+def check_type(sending: Sending, topic: Topic) -> None:
+    """Raise TopicTypeMismatch unless a topic is for messages like these."""
+    if sending.kind != topic.type:
+        TYPES[topic.type].check(sending.kind, ())
 
 
 def by_queue(sending: Sending, topic: Topic) -> list[Sending]:
-    """Return a request for a compacted topic in parts of one queue each, which follow each other.
+    """Return a request in parts of one queue each, which follow each other.
 
-    A part ends where the next message's queue is another one, so that the sequences of a replay
-    follow each other in each part. Raises IllegalKey.
+    It is for a topic where keys or message groups choose the queue. A part ends where the next
+    message's queue is another one, so that the sequences of a replay follow each other in each
+    part. Raises IllegalKey or IllegalGroup.
     """
-    keys = [[key.encode() for key in message.keys] for message in sending.messages]
-    queue_ids, parts, start = queues_of_keys(topic, keys), list[Sending](), 0
+    if topic.compaction is None:
+        groups = [each.typed.message_group if each.typed else "" for each in sending.messages]
+        queue_ids = queues_of_groups(topic, [group.encode() for group in groups])
+    else:
+        keys = [[key.encode() for key in message.keys] for message in sending.messages]
+        queue_ids = queues_of_keys(topic, keys)
+    parts, start = list[Sending](), 0
     for queue_id, rows in groupby(queue_ids):
         stop = start + len(list(rows))
         messages = sending.messages[start:stop]
@@ -124,7 +158,7 @@ def by_queue(sending: Sending, topic: Topic) -> list[Sending]:
             replay=None if mark is None else mark._replace(first=mark.first + start),
         )
         size_bytes = sum(len(message.body) for message in messages)
-        parts.append(Sending(origin, messages, size_bytes, sending.line))
+        parts.append(Sending(origin, messages, size_bytes, sending.line, kind=sending.kind))
         start = stop
     return parts
 
@@ -181,11 +215,11 @@ def message_of(message: definition.Message) -> Message:
 
     Raises:
         Rejected: With the protocol's code for what is wrong.
-        TopicTypeMismatch: It is not a NORMAL message.
+        TopicTypeMismatch: It is of no type that is served, or has what its type does not know.
         InvalidArgument: Its producer's timestamp is out of range.
     """
     system, body = message.system_properties, message.body
-    _check_kind(system)
+    kind = _checked_kind(system)
     check_body(body)
     check_digest(body, system.body_digest)
     message_id = system.message_id
@@ -206,13 +240,28 @@ def message_of(message: definition.Message) -> Message:
         born_at_ms=_milliseconds(system.born_timestamp),
         encoding=_encoding(system.body_encoding),
         trace_context=trace_context,
+        typed=None if kind == NORMAL.name else _typed(system),
     )
 
 
-def _check_kind(system: definition.SystemProperties) -> None:
-    """Refuse a message that its topic's type does not take; so far all topics are NORMAL."""
+def _checked_kind(system: definition.SystemProperties) -> str:
+    """Return a message's type, or refuse one that no topic takes."""
     kind = _KINDS.get(system.message_type) or str(system.message_type)
-    NORMAL.check(kind, [each for each in _OF_SOME_TYPES if system.HasField(each)])
+    served = TYPES[kind] if kind in SERVED else NORMAL
+    served.check(kind, [each for each in _OF_SOME_TYPES if system.HasField(each)])
+    return kind
+
+
+def _typed(system: definition.SystemProperties) -> Typed:
+    """Return what a FIFO message has, and no NORMAL one."""
+    typed = Typed(message_group=system.message_group)
+    if not typed.message_group:
+        raise Rejected(
+            Code.ILLEGAL_MESSAGE_GROUP,
+            "a FIFO message has a message group, by which it is ordered; this one has none",
+        )
+    check_typed(typed)
+    return typed
 
 
 def _milliseconds(timestamp: Timestamp) -> int:

@@ -10,9 +10,11 @@ from hashlib import blake2b
 from prometheus_client import Counter
 
 from dledger.broker.command_frame import CommandType, MalformedCommandError
+from dledger.broker.key_queues import chooses_queues
 from dledger.broker.message import Message
 from dledger.broker.produce import ProduceFrame
 from dledger.broker.results import NOWHERE, Produced
+from dledger.broker.topics import NORMAL
 from dledger.calls.caller import Caller
 from dledger.calls.method import Submitted
 from dledger.checks.names import SCOPE_DIGEST_BYTES
@@ -26,6 +28,7 @@ from dledger.rocketmq.send_requests import (
     Origin,
     Sending,
     by_queue,
+    check_type,
     checked,
     encoded,
     response_of,
@@ -55,10 +58,11 @@ class Sender:
         topic = await self._resolver.topic(sending.origin.topic)
         if (topics := self._engine.state.topics).full:
             topics.check_takes(sending.origin.topic)
-        if topic.compaction is None:
-            offsets = await self._offsets(sending, await self._submitted(sending))
-        else:
+        check_type(sending, topic)
+        if chooses_queues(topic):
             offsets = await self._keyed_offsets(by_queue(sending, topic))
+        else:
+            offsets = await self._offsets(sending, await self._submitted(sending))
         return response_of(sending.messages, offsets)
 
     async def _offsets(self, sending: Sending, place: Place) -> list[int]:
@@ -73,7 +77,7 @@ class Sender:
         return offsets
 
     async def _keyed_offsets(self, parts: Sequence[Sending]) -> list[int]:
-        """Store the parts of a request to a compacted topic; return all offsets, in their order.
+        """Store the parts of a request whose content chooses queues; return all offsets, in order.
 
         They are submitted together, in order, so that what a lost leader has of them is the first
         ones. Of a replay with an id that another message had before, each waits for the one before
@@ -96,8 +100,9 @@ class Sender:
             if not submitted:
                 raise
             raise Unavailable(
-                f"{error}; of the request's {len(parts)} parts for the queues of their keys "
-                f"{len(submitted)} may be stored: send it again with the same message ids"
+                f"{error}; of the request's {len(parts)} parts for the queues of their keys or "
+                f"message groups {len(submitted)} may be stored: send it again with the same "
+                "message ids"
             ) from error
         try:
             places = await asyncio.gather(*submitted)
@@ -124,10 +129,10 @@ class Sender:
     ) -> Submitted[service.SendMessageResponse] | None:
         """Submit the request's messages now.
 
-        None if their topic has to be created first, is compacted, or perhaps takes none for want of
-        room, or a body of theirs takes long to look into. They are no replay's: the group often
-        knows some of it, and it has thousands, which nobody is to parse and check twice. So `send`
-        serves it.
+        None if their topic has to be created first, is compacted or not NORMAL, or perhaps takes
+        none for want of room; or if they are not NORMAL, or a body of theirs takes long to look
+        into. They are no replay's: the group often knows some of it, and it has thousands, which
+        nobody is to parse and check twice. So `send` serves it.
 
         The response is None if an id of theirs was used before: `send` has to look by whom.
         """
@@ -135,6 +140,8 @@ class Sender:
         topics = self._engine.state.topics
         topic = topics.get(sending.origin.topic)
         if topic is None or topic.compaction is not None or sending.unchecked or topics.full:
+            return None
+        if topic.type != NORMAL.name or sending.kind != NORMAL.name:
             return None
         return Submitted(
             self._submitted(sending), lambda place: _plain_response(sending, *_placed(place))

@@ -5,15 +5,17 @@ The rules are those of `checks.messages`, of single messages; here each checks a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dledger.broker.command_frame import (
     CommandType,
     MalformedCommandError,
     UnknownCommandError,
     split,
 )
-from dledger.broker.key_queues import keyed_queue
+from dledger.broker.key_queues import chooses_queues, keyed_queue
 from dledger.broker.produce import NO_QUEUE, ProduceFrame, with_queue
-from dledger.broker.topics import NORMAL, Topic
+from dledger.broker.topics import FIFO, NORMAL, SERVED, TYPES, Topic
 from dledger.checks.messages import (
     check_body_sizes,
     check_born_host,
@@ -59,20 +61,28 @@ def checked_batch(command: bytes) -> ProduceFrame:
     return batch
 
 
-def for_topic(command: bytes, topic: Topic) -> bytes:
+def for_topic(command: bytes, topic: Topic, *, is_typed: bool) -> bytes:
     """Return the PRODUCE command of a checked batch as it may be proposed for its topic.
 
-    That is as it is; for a compacted topic it names the queue of its keys. A batch is of one queue,
-    as its answer is: its producer can tell which by the keys, and is told of how many queues.
+    That is as it is; for a compacted or FIFO topic it names the queue of its keys or message
+    groups. A batch is of one queue, as its answer is: its producer can tell which by the keys or
+    groups, and is told of how many queues. *is_typed*: Whether a message of it has what only some
+    types of topics know.
 
     Raises:
+        TopicTypeMismatch: The topic is for messages of another type.
         IllegalKey, SeveralQueues: The topic is compacted, and the keys do not fit it.
+        IllegalGroup, SeveralQueues: The topic is FIFO, and the message groups do not fit it.
         InvalidArgument: Likewise, of the queue that the batch asks for.
     """
-    if topic.compaction is None:
+    if topic.type == NORMAL.name and topic.compaction is None and not is_typed:
         return command
     try:
-        return with_queue(command, keyed_queue(_only_batch(command), topic))
+        batch = _only_batch(command)
+        kind = NORMAL.name if batch.typed is None else FIFO.name
+        if kind != topic.type:
+            TYPES[topic.type].check(kind, ())
+        return with_queue(command, keyed_queue(batch, topic)) if chooses_queues(topic) else command
     except MalformedCommandError as error:
         raise InvalidArgument(f"not a valid batch: {error}") from error
 
@@ -115,4 +125,11 @@ def _check_each(batch: ProduceFrame) -> None:
         if message.typed is not None:
             check_typed(message.typed)
     if batch.typed is not None:
-        NORMAL.check(NORMAL.name, batch.typed.fields)
+        _check_served(batch.typed.fields)
+
+
+def _check_served(fields: Sequence[str]) -> None:
+    """Refuse a batch with what only messages of types have that are not served yet."""
+    for each in fields:
+        if not any(each in TYPES[name].fields for name in SERVED):
+            NORMAL.check(NORMAL.name, [each])

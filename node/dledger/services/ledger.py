@@ -13,6 +13,7 @@ from collections.abc import (
 )
 from contextlib import aclosing
 from functools import partial
+from operator import attrgetter
 from typing import Final
 
 from dledger.broker.command_frame import MalformedCommandError
@@ -30,11 +31,13 @@ from dledger.checks.messages import (
     check_tag,
     check_times,
     check_total,
+    check_typed,
 )
 from dledger.checks.names import check_client_id, check_name
 from dledger.door.contract import Stream
 from dledger.errors import DledgerError, MessageIdConflict, NotLeader
 from dledger.requests.context import RequestContext
+from dledger.requests.current_state import READ_INDEX, catch_up
 from dledger.rpc.channel import LEADER_KEY, NOTHING_TAKEN_KEY
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.requests import parsed
@@ -44,9 +47,9 @@ from dledger.services.native import NativeHandlers, native_method, native_stream
 from dledger.services.producing import Producing
 from dledger.services.reading import BatchReading, QueueSlice, encoded
 from dledger.services.record_message import record_message
+from dledger.types import Typed
 
 SERVICE_NAME: Final = "dledger.v1.Ledger"
-_READ_INDEX: Final = f"/{SERVICE_NAME}/ReadIndex"
 _ELECTION_WAIT_S: Final = 1.0
 _RESPONSE_RECORDS: Final = 1_024
 _RESPONSE_BYTES: Final = 1 << 20
@@ -70,7 +73,7 @@ class LedgerHandlers(NativeHandlers):
         append = native_method(
             f"/{SERVICE_NAME}/Append", pb.AppendRequest, self._append, messages=_messages
         )
-        read_index = native_method(_READ_INDEX, pb.ReadIndexRequest, self._read_index)
+        read_index = native_method(READ_INDEX, pb.ReadIndexRequest, self._read_index)
         streams = (self._producing, self._reading, self._reading_batches)
         return Service(self._pipeline, [append, read_index, *streams])
 
@@ -78,8 +81,9 @@ class LedgerHandlers(NativeHandlers):
         topic = request.topic
         check_name("topic", topic)
         command, request_client = command_of(request), request.client_id
+        is_typed = any(map(_group_of, request.records))
         del request  # free this second copy of the bodies while the command waits
-        command = for_topic(command, await self._context.resolver.topic(topic))
+        command = for_topic(command, await self._context.resolver.topic(topic), is_typed=is_typed)
         if (topics := self._engine.state.topics).full:
             topics.check_takes(topic)
         line = f"client {request_client}"  # admission is fair per connection already
@@ -155,7 +159,7 @@ class LedgerHandlers(NativeHandlers):
         async with self._admission.request(caller.peer, stream.read, method.name) as raw:
             request = parsed(pb.ReadRequest, raw)
         if request.linearizable:
-            await self._catch_up(caller)
+            await catch_up(self._engine, self._context.relay, caller, caller.remaining_s())
         outflow, followers = self._context.outflow, self._context.queue_followers
         reading = BatchReading(self._engine, followers, request)
         reading.check()
@@ -173,18 +177,6 @@ class LedgerHandlers(NativeHandlers):
     async def _read_index(self, request: pb.ReadIndexRequest, _: Caller) -> pb.ReadIndexResponse:
         del request
         return pb.ReadIndexResponse(index=await self._engine.read_index())
-
-    async def _catch_up(self, caller: Caller) -> None:
-        """Wait until this node has applied every write acknowledged before the call."""
-
-        async def ask() -> int:
-            if self._engine.is_leader():
-                return await self._engine.read_index()
-            answer = await self._context.relay.unary(_READ_INDEX, b"", caller)
-            return int(pb.ReadIndexResponse.FromString(answer).index)
-
-        index = await self._context.relay.run(caller, 0, ask)
-        await self._engine.wait_applied(index, caller.remaining_s())
 
     def _records(
         self, request: pb.ReadRequest, part: Sequence[QueueSlice], generation: int
@@ -227,6 +219,9 @@ def command_of(request: pb.AppendRequest) -> bytes:
     )
 
 
+_group_of: Final = attrgetter("message_group")
+
+
 def _checked_columns(records: Sequence[pb.Record]) -> Columns:
     """Return a batch in columns; each rule checks a column rather than every message."""
     message_ids = [record.message_id for record in records]
@@ -246,6 +241,12 @@ def _checked_columns(records: Sequence[pb.Record]) -> Columns:
         properties = [dict(each) for each in properties]
         for names, values in zip(keys, properties, strict=True):
             check_properties(values, names)
+    typed: Sequence[Typed | None] = ()
+    if any(map(_group_of, records)):
+        grouped = [Typed(message_group=each.message_group) for each in records]
+        for each in grouped:
+            check_typed(each)
+        typed = [each if each.message_group else None for each in grouped]
     return Columns(
         message_ids=message_ids,
         bodies=bodies,
@@ -253,6 +254,7 @@ def _checked_columns(records: Sequence[pb.Record]) -> Columns:
         tags=tags,
         keys=keys,
         properties=properties,
+        typed=typed,
     )
 
 

@@ -20,6 +20,7 @@ def record_message(
         keys=message.keys,
         properties=message.properties,
         born_at_ms=message.born_at_ms,
+        message_group=message.typed.message_group if message.typed else "",
     )
     return pb.StoredRecord(
         offset=offset,

@@ -9,10 +9,12 @@ Payload, one message; all integers are little endian::
     16    8    sequence in its lane (u64): 1, 2, 3, ...; 0: it is of no lane
     24    4    lane (u32); 0: of none
     28    4    flags (u32): bit 0: the group may have the message already; bit 1, in rejected files:
-               it went back into the spool, and this record only says so
-    32    4m   byte lengths of m = 5 + k + 2p strings (u32)
+               it went back into the spool, and this record only says so; bit 2: it has a message
+               group
+    32    4m   byte lengths of m = 5 + k + 2p strings (u32), one more with a message group
     ..         the strings, UTF-8: topic, message id, tag, reason (in rejected files, else ""),
-               client id ("": the spool's own), keys, then each property's name and value
+               client id ("": the spool's own), keys, then each property's name and value, then the
+               message group if there is one
     ..         body, up to the end; of a message of a lane: its protobuf Message, as it came
 
 Version 1 had neither lane nor flags (bytes 16 to 32) nor the client id (m = 4 + k + 2p).
@@ -33,6 +35,7 @@ _PAYLOAD_1: Final = struct.Struct("<qiHH")
 _U32: Final = struct.Struct("<I")
 _TRIED: Final = 1
 _WENT_BACK: Final = 2
+_HAS_GROUP: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +83,10 @@ def encode_message(message: Message) -> bytes:
         message.client_id,
         *record.keys,
         *pairs,
+        *((record.message_group,) if record.message_group else ()),
     )
+    flags = _TRIED * message.tried | _WENT_BACK * message.went_back
+    flags |= _HAS_GROUP if record.message_group else 0
     try:
         strings = [text.encode() for text in texts]
         fixed = _PAYLOAD.pack(
@@ -90,7 +96,7 @@ def encode_message(message: Message) -> bytes:
             len(record.properties),
             message.lane_sequence,
             message.lane,
-            _TRIED * message.tried | _WENT_BACK * message.went_back,
+            flags,
         )
     except (UnicodeEncodeError, struct.error) as error:
         raise InvalidArgument(f"message {record.message_id!r} cannot be spooled: {error}") from None
@@ -121,7 +127,8 @@ def head_of(payload: bytes, version: int = FORMAT_VERSION) -> Head:
         lengths = struct.unpack_from(f"<{named}I", payload, layout.size)
     except struct.error as error:
         raise ValueError(f"the payload is not a message: {error}") from None
-    start = layout.size + 4 * (named + keys + 2 * pairs)
+    has_group = bool(rest and rest[2] & _HAS_GROUP)
+    start = layout.size + 4 * (named + keys + 2 * pairs + has_group)
     topic = payload[start : start + lengths[0]].decode()
     if version == 1:
         return Head(topic, born_at_ms)
@@ -140,7 +147,8 @@ def decode_message(payload: bytes, version: int = FORMAT_VERSION) -> Message:
     layout, named = (_PAYLOAD_1, 4) if version == 1 else (_PAYLOAD, 5)
     try:
         born_at_ms, queue_id, keys, pairs, *rest = layout.unpack_from(payload)
-        count = named + keys + 2 * pairs
+        has_group = bool(rest and rest[2] & _HAS_GROUP)
+        count = named + keys + 2 * pairs + has_group
         lengths = struct.unpack_from(f"<{count}I", payload, layout.size)
     except struct.error as error:
         raise ValueError(f"the payload is not a message: {error}") from None
@@ -153,7 +161,7 @@ def decode_message(payload: bytes, version: int = FORMAT_VERSION) -> Message:
         position += length
     topic, message_id, tag, reason = texts[:4]
     lane_sequence, lane, flags = rest or (0, 0, 0)
-    properties = texts[named + keys :]
+    properties = texts[named + keys : named + keys + 2 * pairs]
     return Message(
         topic=topic,
         queue_id=queue_id,
@@ -170,5 +178,6 @@ def decode_message(payload: bytes, version: int = FORMAT_VERSION) -> Message:
             keys=tuple(texts[named : named + keys]),
             properties=dict(zip(properties[::2], properties[1::2], strict=True)),
             born_at_ms=born_at_ms,
+            message_group=texts[-1] if has_group else "",
         ),
     )

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from dledger.broker.key_queues import queue_of_key
+from dledger.broker.key_queues import key_of, queue_of_key
 from dledger.broker.produce import NO_QUEUE
 from dledger.errors import DledgerError, Refused, SeveralQueues, SpoolFull, UnknownTopic
 from dledger.spool.circuit_breaker import BATCH_BYTES, BATCH_RECORDS, CircuitBreaker, Route
@@ -222,13 +222,11 @@ class TopicSender:
 def queue_of(message: Message, *, key_queues: int) -> int:
     """Return the queue that a message goes to, as far as that is known; -1: it is not.
 
-    *key_queues* is how many queues the topic has if it is known to be compacted, else 0.
+    *key_queues* is how many queues the topic has if keys or message groups are known to choose
+    them, else 0.
     """
-    keys = message.record.keys
-    if message.queue_id != NO_QUEUE or not key_queues or len(keys) != 1:
-        return message.queue_id
-    (key,) = keys
-    return queue_of_key(key.encode(), key_queues)
+    key = key_of(message.record) if key_queues and message.queue_id == NO_QUEUE else ""
+    return queue_of_key(key.encode(), key_queues) if key else message.queue_id
 
 
 def _settle(pending: Pending, result: SendResult) -> None:
