@@ -153,6 +153,9 @@ class MemoryEngine:
     def lived_ms(self) -> int:
         return self._members.now_ms() - self.state.leapt_ms
 
+    def date_ms(self) -> int | None:
+        return self._members.date_ms()
+
     def on_applied(self, listener: Callable[[], None], awaited: Callable[[], bool]) -> None:
         self.listeners.append(listener)
 
@@ -216,6 +219,10 @@ class MemoryGroup:
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000 + self.clock_skew_ms
+
+    def date_ms(self) -> int | None:
+        """As a group of which all clocks are heard and right."""
+        return self.now_ms()
 
     def elect(self, number: int | None, *, serves: bool = True) -> None:
         """Make a node the leader, one that serves or does not yet; or leave the group without."""

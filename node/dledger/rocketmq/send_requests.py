@@ -11,10 +11,12 @@ from typing import Final, NamedTuple
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from dledger.broker.held_commands import encode_produce_held
+from dledger.broker.held_refs import Kind
 from dledger.broker.key_queues import queues_of_keys
 from dledger.broker.message import Columns, Encoding, Message
 from dledger.broker.produce import NO_QUEUE, encode_produce
-from dledger.broker.topics import NORMAL, Topic
+from dledger.broker.topics import DELAY, NORMAL, SERVED, TYPES, Topic
 from dledger.checks.messages import (
     check_body,
     check_digest,
@@ -24,25 +26,32 @@ from dledger.checks.messages import (
     check_times,
     check_total,
     check_trace,
+    check_typed,
 )
 from dledger.checks.packed import check_small
 from dledger.checks.replays import replay_mark
 from dledger.checks.resources import checked_client_id, topic_name
 from dledger.common.limits import MAX_ID_LENGTH, MAX_MESSAGES
 from dledger.common.replay_mark import ReplayMark
+from dledger.errors import TopicTypeMismatch
 from dledger.rpc.rocketmq_stubs import definition, service
 from dledger.rpc.status import Code, Rejected, ok
+from dledger.types import Typed
 
 _ONE_SENT: Final[bytes] = service.SendMessageResponse(
     status=ok(), entries=[service.SendResultEntry(status=ok())]
 ).SerializeToString()
 """The response to nearly every SendMessage, without id and offset: parsing it is faster than
 building it from parts."""
-_OF_SOME_TYPES: Final = ("message_group", "delivery_timestamp", "lite_topic", "priority")
+_DUE: Final = "delivery_timestamp"
+_LONG_PAST_MS: Final = 1
+"""Instead of 0, which says that a message has no time."""
+_OF_SOME_TYPES: Final = ("message_group", _DUE, "lite_topic", "priority")
 """Fields of a message that only some types of topics know."""
 _KINDS: Final = {value: name for name, value in definition.MessageType.items()} | {
     definition.MessageType.MESSAGE_TYPE_UNSPECIFIED: NORMAL.name
 }
+_NORMAL: Final = definition.MessageType.NORMAL
 _PLAIN: Final = Encoding.IDENTITY
 _ENCODINGS: Final = {0: Encoding.IDENTITY} | {int(encoding): encoding for encoding in Encoding}
 
@@ -68,6 +77,7 @@ class Sending(NamedTuple):
         line: The one in which its command waits.
         unchecked: The bodies that are still to be looked into, since that takes long
             (`requests.unpacking`); the request is not to be stored before.
+        kind: The type that all its messages have, which its topic must have, too (`check_topic`).
     """
 
     origin: Origin
@@ -75,6 +85,17 @@ class Sending(NamedTuple):
     size_bytes: int
     line: str
     unchecked: Sequence[bytes] = ()
+    kind: str = NORMAL.name
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether each of its messages has a time at which it is to be delivered."""
+        return self.kind == DELAY.name
+
+    def check_topic(self, topic: Topic) -> None:
+        """Raise TopicTypeMismatch if the topic does not take messages of this kind."""
+        if topic.type != self.kind:
+            TYPES[topic.type].check(self.kind, ())
 
 
 def checked(
@@ -93,9 +114,12 @@ def checked(
     messages: list[Message] = []
     unchecked: list[bytes] = []
     size_bytes = 0
+    kind = NORMAL.name
     for each in request.messages:
         message = message_of(each)
         messages.append(message)
+        if each.system_properties.message_type > _NORMAL:
+            kind = _kind_of_all(request.messages)
         size_bytes += len(message.body)
         if message.encoding is not _PLAIN:
             unchecked.append(message.body)
@@ -104,7 +128,7 @@ def checked(
         unchecked = check_small(unchecked)
     host = request.messages[0].system_properties.born_host[:MAX_ID_LENGTH]
     mark = None if replay is None else replay_mark(replay, sender, topic, len(messages))
-    return Sending(Origin(sender, topic, host, mark), messages, size_bytes, line, unchecked)
+    return Sending(Origin(sender, topic, host, mark), messages, size_bytes, line, unchecked, kind)
 
 
 def by_queue(sending: Sending, topic: Topic) -> list[Sending]:
@@ -132,7 +156,8 @@ def by_queue(sending: Sending, topic: Topic) -> list[Sending]:
 def response_of(messages: Sequence[Message], offsets: Sequence[int]) -> service.SendMessageResponse:
     """Return the response for messages that are stored at these queue offsets.
 
-    An offset is -1 where nobody knows it any more; RocketMQ's clients pass it on as it is.
+    An offset is -1 where nobody knows it any more, or not yet, since the message is held;
+    RocketMQ's clients pass it on as it is.
     """
     if len(messages) > 1:
         entries = [
@@ -158,6 +183,12 @@ def encoded(origin: Origin, messages: Sequence[Message]) -> bytes:
     )
 
 
+def encoded_held(origin: Origin, messages: Sequence[Message]) -> bytes:
+    """Return the framed PRODUCE_HELD command for checked messages, each of which has a time."""
+    due_ms = [message.typed.deliver_at_ms if message.typed else 0 for message in messages]
+    return encode_produce_held(Kind.TIMER, due_ms, encoded(origin, messages))
+
+
 def topic_of(messages: Sequence[definition.Message]) -> str:
     """Return the one topic that all of a request's messages name."""
     if not 1 <= len(messages) <= MAX_MESSAGES:
@@ -181,11 +212,12 @@ def message_of(message: definition.Message) -> Message:
 
     Raises:
         Rejected: With the protocol's code for what is wrong.
-        TopicTypeMismatch: It is not a NORMAL message.
+        TopicTypeMismatch: It is of a type that is not served, or lacks what is its type's.
         InvalidArgument: Its producer's timestamp is out of range.
     """
     system, body = message.system_properties, message.body
     _check_kind(system)
+    typed = _typed_of(system) if system.message_type > _NORMAL else None
     check_body(body)
     check_digest(body, system.body_digest)
     message_id = system.message_id
@@ -206,13 +238,40 @@ def message_of(message: definition.Message) -> Message:
         born_at_ms=_milliseconds(system.born_timestamp),
         encoding=_encoding(system.body_encoding),
         trace_context=trace_context,
+        typed=typed,
     )
 
 
 def _check_kind(system: definition.SystemProperties) -> None:
-    """Refuse a message that its topic's type does not take; so far all topics are NORMAL."""
+    """Refuse a message of a type that no topic has yet, or with fields that are not its type's."""
     kind = _KINDS.get(system.message_type) or str(system.message_type)
-    NORMAL.check(kind, [each for each in _OF_SOME_TYPES if system.HasField(each)])
+    type_ = TYPES[kind] if kind in SERVED else NORMAL
+    type_.check(kind, [each for each in _OF_SOME_TYPES if system.HasField(each)])
+
+
+def _kind_of_all(messages: Sequence[definition.Message]) -> str:
+    """Return the type that all of a request's messages have. Raises TopicTypeMismatch."""
+    kinds = {_KINDS[each.system_properties.message_type] for each in messages}
+    if len(kinds) > 1:
+        raise TopicTypeMismatch(
+            f"one request sends messages of one type, not of {', '.join(sorted(kinds))}"
+        )
+    return kinds.pop()
+
+
+def _typed_of(system: definition.SystemProperties) -> Typed:
+    """Return what a message has that only topics of its type know.
+
+    Raises:
+        TopicTypeMismatch: It lacks what its type is about.
+        Rejected: What it has is out of range.
+    """
+    if not system.HasField(_DUE):
+        raise TopicTypeMismatch(f"a {DELAY.name} message has a {_DUE}, and this one has none")
+    due = system.delivery_timestamp
+    typed = Typed(deliver_at_ms=due.seconds * 1000 + due.nanos // 1_000_000)
+    check_typed(typed)
+    return typed if typed.deliver_at_ms else Typed(deliver_at_ms=_LONG_PAST_MS)
 
 
 def _milliseconds(timestamp: Timestamp) -> int:

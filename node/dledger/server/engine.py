@@ -23,7 +23,13 @@ from dledger.requests.engine import ClientEndpoint
 from dledger.types import Entry, Member, NodeId
 
 _GROWING: Final = frozenset(
-    {CommandType.PRODUCE, CommandType.CREATE_TOPIC, CommandType.DEAD_LETTER}
+    {
+        CommandType.PRODUCE,
+        CommandType.PRODUCE_HELD,
+        CommandType.RELEASE_HELD,
+        CommandType.CREATE_TOPIC,
+        CommandType.DEAD_LETTER,
+    }
 )
 
 
@@ -181,6 +187,10 @@ class NodeEngine:
     def lived_ms(self) -> int:
         """Return the same in lived time, by which leases end."""
         return self._joined().log_clock.lived_ms()
+
+    def date_ms(self) -> int | None:
+        """Return the group's date, Unix milliseconds; see `Dating.date_ms`."""
+        return self._joined().dating.date_ms()
 
     def on_applied(self, listener: Callable[[], None], awaited: Callable[[], bool]) -> None:
         """Call *listener* after each batch of applied entries; see `Driver.on_applied`."""

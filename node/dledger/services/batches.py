@@ -13,7 +13,7 @@ from dledger.broker.command_frame import (
 )
 from dledger.broker.key_queues import keyed_queue
 from dledger.broker.produce import NO_QUEUE, ProduceFrame, with_queue
-from dledger.broker.topics import NORMAL, Topic
+from dledger.broker.topics import NORMAL, TYPES, Topic
 from dledger.checks.messages import (
     check_body_sizes,
     check_born_host,
@@ -66,9 +66,12 @@ def for_topic(command: bytes, topic: Topic) -> bytes:
     as its answer is: its producer can tell which by the keys, and is told of how many queues.
 
     Raises:
+        TopicTypeMismatch: The topic takes messages of another type.
         IllegalKey, SeveralQueues: The topic is compacted, and the keys do not fit it.
         InvalidArgument: Likewise, of the queue that the batch asks for.
     """
+    if topic.type != NORMAL.name:
+        TYPES[topic.type].check(NORMAL.name, ())
     if topic.compaction is None:
         return command
     try:
