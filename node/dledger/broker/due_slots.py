@@ -20,9 +20,8 @@ from dledger.broker.queue_positions import Payload
 
 _AHEAD_MS: Final = 60_000
 """How long before it begins an hour is opened."""
-_SORTED: Final = 1 << 11
-"""Slots that are sorted at once."""
 _STEP: Final = 1 << 12
+"""Slots that are sorted at once."""
 _TOLD: Final = 256
 """Messages that are told at once."""
 _OPENED: Final = 1 << 10
@@ -32,20 +31,40 @@ _OPENED: Final = 1 << 10
 class _Hour:
     """One hour's slots that were not told yet, by the second that they are due."""
 
-    __slots__ = ("begin_ms", "due", "hour", "seconds")
+    __slots__ = ("begin_ms", "due", "hour", "millis", "seconds")
 
     def __init__(self, hour: int) -> None:
         self.hour, self.begin_ms = hour, hour * HOUR_MS
         self.due = array("I")
         """Of each slot, how many milliseconds after the hour began; 0 if before."""
         self.seconds: dict[int, array[int]] = {}
+        self.millis: dict[int, array[int]] = {}
+        """Those of seconds that have begun, by what `due` says of them."""
 
     def put(self, slot: int) -> None:
-        second = self.due[slot] // 1000
-        found = self.seconds.get(second)
-        if found is None:
-            found = self.seconds[second] = array("I")
-        found.append(slot)
+        _put(self.seconds, self.due[slot] // 1000, slot)
+
+    def sort(self, second: int) -> Iterator[Sequence[int]]:
+        """Bring a second that has begun in order, and yield nothing for each step."""
+        slots, due, millis = self.seconds.pop(second), self.due, self.millis
+        for first in range(0, len(slots), _STEP):
+            for slot in slots[first : first + _STEP]:
+                _put(millis, due[slot], slot)
+            yield ()
+
+    def take(self, until: int) -> Iterator[Sequence[int]]:
+        """Yield those of seconds that have begun which are due by a time, in order and in steps."""
+        for each in sorted(ms for ms in self.millis if ms <= until):
+            slots = self.millis.pop(each)
+            for first in range(0, len(slots), _STEP):
+                yield slots[first : first + _STEP]
+
+
+def _put(arrays: dict[int, array[int]], at: int, slot: int) -> None:
+    found = arrays.get(at)
+    if found is None:
+        found = arrays[at] = array("I")
+    found.append(slot)
 
 
 class DueSlots:
@@ -105,20 +124,16 @@ class DueSlots:
         return True
 
     def _of_hour(self, hour: _Hour, now_ms: int) -> Iterator[Sequence[HeldMessage]]:
-        last = (now_ms - hour.begin_ms) // 1000
-        for second in sorted(each for each in hour.seconds if each <= last):
-            slots = hour.seconds.pop(second)
-            if second == last:
-                until = now_ms - hour.begin_ms
-                later = [slot for slot in slots if hour.due[slot] > until]
-                if later:
-                    hour.seconds[second] = array("I", later)
-                    slots = array("I", [slot for slot in slots if hour.due[slot] <= until])
-            for some in _in_order(slots, hour.due):
+        until = now_ms - hour.begin_ms
+        for second in sorted(each for each in hour.seconds if each <= until // 1000):
+            for _ in hour.sort(second):
+                yield ()
+            for some in hour.take(min(until, 1000 * second + 999)):
                 yield from self._told(hour.hour, some)
+        for some in hour.take(until):
+            yield from self._told(hour.hour, some)
 
     def _told(self, hour: int, slots: Sequence[int]) -> Iterator[Sequence[HeldMessage]]:
-        yield ()
         for first in range(0, len(slots), _TOLD):
             bucket = self._held.buckets().get(hour)
             if bucket is None:
@@ -148,18 +163,3 @@ class DueSlots:
                 self._opened.popitem(last=False)
         self._opened.move_to_end(key)
         return found[1]
-
-
-def _in_order(slots: array[int], due: array[int]) -> Iterator[Sequence[int]]:
-    """Yield the slots of one second by their milliseconds, those of one as they are; in steps."""
-    if len(slots) <= _SORTED:
-        yield sorted(slots, key=due.__getitem__)
-        return
-    by_ms = [array("I") for _ in range(1000)]
-    for first in range(0, len(slots), _STEP):
-        for slot in slots[first : first + _STEP]:
-            by_ms[due[slot] % 1000].append(slot)
-        yield ()
-    for each in by_ms:
-        for first in range(0, len(each), _STEP):
-            yield each[first : first + _STEP]

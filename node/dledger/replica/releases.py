@@ -13,10 +13,10 @@ from typing import Final, NamedTuple
 from dledger.broker.command_frame import MalformedCommandError
 from dledger.broker.commands import CancelHeld
 from dledger.broker.held_commands import What, encode_release_held
+from dledger.broker.held_refs import HeldMessage
 from dledger.broker.message import Columns, Message
 from dledger.broker.produce import ProduceFrame
 from dledger.broker.queue_positions import Payload
-from dledger.replica.open_hours import Due
 from dledger.types import Entry
 
 MAX_ROWS: Final = 1_024
@@ -28,7 +28,7 @@ class Release(NamedTuple):
     """A framed command, and which messages it is about: to be delivered, or else to be dropped."""
 
     command: bytes
-    taken: Sequence[Due]
+    messages: Sequence[HeldMessage]
     delivers: bool
 
 
@@ -43,56 +43,56 @@ class _Key(NamedTuple):
 
 @dataclass(slots=True)
 class _Group:
-    """The messages of a command that is being gathered."""
+    """The messages of a command that is being gathered, and what they are called."""
 
-    taken: list[Due] = field(default_factory=list)
+    held: list[HeldMessage] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
     size_bytes: int = 0
 
     def has_room(self, size_bytes: int) -> bool:
         """Whether one more message fits."""
-        if not self.taken:
+        if not self.held:
             return True
-        return len(self.taken) < MAX_ROWS and self.size_bytes + size_bytes <= MAX_BYTES
+        return len(self.held) < MAX_ROWS and self.size_bytes + size_bytes <= MAX_BYTES
 
-    def add(self, due: Due, message: Message) -> None:
+    def add(self, each: HeldMessage, message: Message) -> None:
         """Gather one more."""
-        self.taken.append(due)
+        self.held.append(each)
         self.messages.append(message)
         self.size_bytes += len(message.body)
 
 
 def releases_of(
-    taken: Sequence[Due],
+    due: Sequence[HeldMessage],
     entries: Mapping[int, Entry],
     is_there: Callable[[str, int], bool],
 ) -> Iterator[Release]:
-    """Yield the commands for what is due, which were *taken* in due order.
+    """Yield the commands for what is due.
 
     Args:
-        taken: What is due.
+        due: In the order of their times.
         entries: Those that they lie in, by index.
         is_there: Whether the topic of this name still is the one with this generation.
     """
-    groups, dropped = dict[_Key, _Group](), list[Due]()
+    groups, dropped = dict[_Key, _Group](), list[HeldMessage]()
     frames: dict[Payload, ProduceFrame | None] = {}
-    for due in taken:
-        payload = due.payload
+    for each in due:
+        payload = each.payload
         if payload not in frames:
             frames[payload] = _frame(entries[payload.index], payload)
         frame = frames[payload]
         message = None
-        if frame is not None and is_there(frame.topic, due.generation):
-            message = _message(frame, due.row)
+        if frame is not None and is_there(frame.topic, each.generation):
+            message = _message(frame, each.row)
         if frame is None or message is None:
-            dropped.append(due)
+            dropped.append(each)
             continue
-        key = _Key(frame.topic, due.generation, frame.queue_id, frame.born_host)
+        key = _Key(frame.topic, each.generation, frame.queue_id, frame.born_host)
         group = groups.setdefault(key, _Group())
         if not group.has_room(len(message.body)):
             yield _release(key, group)
             group = groups[key] = _Group()
-        group.add(due, message)
+        group.add(each, message)
     for key, group in groups.items():
         yield _release(key, group)
     if dropped:
@@ -119,11 +119,11 @@ def _message(frame: ProduceFrame, row: int) -> Message | None:
 def _release(key: _Key, group: _Group) -> Release:
     command = encode_release_held(
         What.DELIVER,
-        [due.ref for due in group.taken],
+        [due.ref for due in group.held],
         Columns.of(group.messages),
         topic=key.topic,
         generation=key.generation,
         queue_id=key.queue_id,
         born_host=key.born_host,
     )
-    return Release(command, group.taken, delivers=True)
+    return Release(command, group.held, delivers=True)
