@@ -23,7 +23,13 @@ from dledger.requests.engine import ClientEndpoint
 from dledger.types import Entry, Member, NodeId
 
 _GROWING: Final = frozenset(
-    {CommandType.PRODUCE, CommandType.CREATE_TOPIC, CommandType.DEAD_LETTER}
+    {
+        CommandType.PRODUCE,
+        CommandType.CREATE_TOPIC,
+        CommandType.DEAD_LETTER,
+        CommandType.PRODUCE_HELD,
+        CommandType.RELEASE_HELD,  # what is due waits for room: that it is late is no loss
+    }
 )
 
 
