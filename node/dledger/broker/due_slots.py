@@ -2,8 +2,9 @@
 
 Not replicated: a new leader makes it of the state in small steps. No object and no comparison is
 needed to bring a million messages of one hour in order: their slots are put into arrays by the
-second, those of a large second by the millisecond when it comes, and within one they are in the
-order in which they were sent. So a step takes about a millisecond at most, and a message 12 bytes.
+second, those of a second by the millisecond when it has begun, and within one they are in the order
+in which they were sent. So a step takes about a millisecond at most, and a message of an open hour
+12 bytes.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Final
 
 from dledger.broker.held_bucket import PIECE, Bucket, Columns, Piece
 from dledger.broker.held_messages import HeldMessages
-from dledger.broker.held_refs import HOUR_MS, Fate, HeldMessage, Kind, Ref
+from dledger.broker.held_refs import Fate, HeldMessage, Kind, Ref
 from dledger.broker.queue_positions import Payload
 
 _AHEAD_MS: Final = 60_000
@@ -31,30 +32,35 @@ _OPENED: Final = 1 << 10
 class _Hour:
     """One hour's slots that were not told yet, by the second that they are due."""
 
-    __slots__ = ("begin_ms", "due", "hour", "millis", "seconds")
+    __slots__ = ("due", "millis", "seconds")
 
-    def __init__(self, hour: int) -> None:
-        self.hour, self.begin_ms = hour, hour * HOUR_MS
-        self.due = array("I")
-        """Of each slot, how many milliseconds after the hour began; 0 if before."""
+    def __init__(self) -> None:
+        self.due = array("Q")
+        """Of each slot, when it is due, Unix milliseconds."""
         self.seconds: dict[int, array[int]] = {}
         self.millis: dict[int, array[int]] = {}
-        """Those of seconds that have begun, by what `due` says of them."""
+        """Those of seconds that have begun, by the millisecond."""
 
     def put(self, slot: int) -> None:
         _put(self.seconds, self.due[slot] // 1000, slot)
 
+    def begun(self, last: int) -> set[int]:
+        """Return the seconds up to one of which there is something."""
+        return {
+            each for each in (*self.seconds, *(ms // 1000 for ms in self.millis)) if each <= last
+        }
+
     def sort(self, second: int) -> Iterator[Sequence[int]]:
-        """Bring a second that has begun in order, and yield nothing for each step."""
-        slots, due, millis = self.seconds.pop(second), self.due, self.millis
+        """Bring a second that has begun in order; yield nothing for each step."""
+        slots, due, millis = self.seconds.pop(second, array("I")), self.due, self.millis
         for first in range(0, len(slots), _STEP):
             for slot in slots[first : first + _STEP]:
                 _put(millis, due[slot], slot)
             yield ()
 
-    def take(self, until: int) -> Iterator[Sequence[int]]:
-        """Yield those of seconds that have begun which are due by a time, in order and in steps."""
-        for each in sorted(ms for ms in self.millis if ms <= until):
+    def take(self, until_ms: int) -> Iterator[Sequence[int]]:
+        """Yield the slots of seconds that have begun which are due by a time, in order."""
+        for each in sorted(ms for ms in self.millis if ms <= until_ms):
             slots = self.millis.pop(each)
             for first in range(0, len(slots), _STEP):
                 yield slots[first : first + _STEP]
@@ -93,11 +99,18 @@ class DueSlots:
         buckets = self._held.buckets()
         for hour in [each for each in self._hours if each not in buckets]:
             del self._hours[hour]
-        for hour in sorted(each for each in buckets if each * HOUR_MS <= now_ms + _AHEAD_MS):
+        soon_ms = now_ms + _AHEAD_MS
+        for hour in sorted(each for each, b in buckets.items() if b.first_due_ms <= soon_ms):
             while self._take_in(hour):
                 yield ()
-        for hour in sorted(self._hours):
-            yield from self._of_hour(self._hours[hour], now_ms)
+        last = now_ms // 1000
+        found = [(second, hour) for hour, its in self._hours.items() for second in its.begun(last)]
+        for second, hour in sorted(found):
+            its = self._hours[hour]
+            for _ in its.sort(second):
+                yield ()
+            for some in its.take(min(now_ms, 1000 * second + 999)):
+                yield from self._told(hour, some)
 
     def put_back(self, messages: Iterable[HeldMessage]) -> None:
         """Tell these again, which were told and not released."""
@@ -113,25 +126,14 @@ class DueSlots:
         if bucket is None or bucket.count == (0 if hour is None else len(hour.due)):
             return False
         if hour is None:
-            hour = self._hours[number] = _Hour(number)
+            hour = self._hours[number] = _Hour()
         slot = len(hour.due)
-        due, put, begin_ms = hour.due, hour.put, hour.begin_ms
-        for due_ms in bucket.columns(slot // PIECE)[0][slot % PIECE :]:
-            due.append(max(due_ms - begin_ms, 0))
-            if bucket.fate(slot) is Fate.HELD and bucket.kind(slot) is self._kind:
-                put(slot)
-            slot += 1
+        due, put = hour.due, hour.put
+        due.extend(bucket.columns(slot // PIECE)[0][slot % PIECE :])
+        for each in range(slot, len(due)):
+            if bucket.fate(each) is Fate.HELD and bucket.kind(each) is self._kind:
+                put(each)
         return True
-
-    def _of_hour(self, hour: _Hour, now_ms: int) -> Iterator[Sequence[HeldMessage]]:
-        until = now_ms - hour.begin_ms
-        for second in sorted(each for each in hour.seconds if each <= until // 1000):
-            for _ in hour.sort(second):
-                yield ()
-            for some in hour.take(min(until, 1000 * second + 999)):
-                yield from self._told(hour.hour, some)
-        for some in hour.take(until):
-            yield from self._told(hour.hour, some)
 
     def _told(self, hour: int, slots: Sequence[int]) -> Iterator[Sequence[HeldMessage]]:
         for first in range(0, len(slots), _TOLD):

@@ -17,9 +17,12 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
+from dledger.broker.commands import CancelHeld
 from dledger.broker.due_slots import DueSlots
-from dledger.broker.held_refs import HeldMessage
+from dledger.broker.held_commands import What
+from dledger.broker.held_refs import Fate, HeldMessage
 from dledger.broker.queue_positions import Payload
+from dledger.broker.results import HeldCancelled, HeldReleased
 from dledger.broker.state import BrokerState
 from dledger.common.metrics import NodeMetrics
 from dledger.errors import (
@@ -32,7 +35,7 @@ from dledger.errors import (
     Overloaded,
     StorageError,
 )
-from dledger.replica.releases import MAX_ROWS, Release, releases_of
+from dledger.replica.held_copies import MAX_ROWS, copies_of
 from dledger.types import Entry
 
 logger = logging.getLogger(__name__)
@@ -135,14 +138,22 @@ class Firing:
             NotLeader, LeadershipLost: It does not lead any more.
             DledgerError: No more is taken now; what did not go is to be begun anew.
         """
-        entries, due = await self._read(due)
-        under_way: dict[asyncio.Future[object], Release] = {}
+        by_ref = {each.ref: each for each in due}
+        entries = await self._read(due)
+        readable = [each for each in due if each.payload.index in entries]
+        copies = copies_of(What.DELIVER, readable, entries.__getitem__)
+        under_way: dict[asyncio.Future[object], Sequence[HeldMessage]] = {}
         try:
-            for release in releases_of(due, entries, self._is_there):
+            for copy in copies.copies:
                 while len(under_way) >= UNDER_WAY:
                     await self._settle(under_way)
-                under_way[self._leader.submit(release.command, line=_LINE)] = release
+                proposed = self._leader.submit(copy.command, line=_LINE)
+                under_way[proposed] = [by_ref[ref] for ref in copy.refs]
                 await asyncio.sleep(0)
+            if copies.broken:
+                command = CancelHeld(refs=tuple(copies.broken)).encode()
+                under_way[self._leader.submit(command, line=_LINE)] = ()
+                logger.warning("%d held messages are broken, and dropped", len(copies.broken))
             while under_way:
                 await self._settle(under_way)
         except DledgerError:
@@ -153,11 +164,7 @@ class Firing:
             for each in under_way:
                 each.add_done_callback(_note_seen)
 
-    def _is_there(self, name: str, generation: int) -> bool:
-        topic = self._leader.state.topics.get(name)
-        return topic is not None and topic.generation == generation
-
-    async def _settle(self, under_way: dict[asyncio.Future[object], Release]) -> None:
+    async def _settle(self, under_way: dict[asyncio.Future[object], Sequence[HeldMessage]]) -> None:
         """Wait until one of the commands is applied, and see what came of it.
 
         Raises:
@@ -166,22 +173,26 @@ class Firing:
         """
         done, _ = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
         for each in done:
-            release, error = under_way.pop(each), each.exception()
+            messages, error = under_way.pop(each), each.exception()
             if isinstance(error, NotLeader | LeadershipLost | DiskFull | Overloaded):
                 raise error
             if error is not None:
                 logger.warning("messages that are due could not be let go: %s", error)
-                self._set_aside(release.messages)
-            elif release.delivers:
-                self._note(release.messages)
-            else:
-                self._metrics.held_dropped.inc(len(release.messages))
+                self._set_aside(messages)
+            elif isinstance(released := each.result(), HeldReleased):
+                self._note(released, messages)
+            elif isinstance(released, HeldCancelled):
+                self._metrics.held_dropped.inc(released.before.count(Fate.HELD))
 
-    def _note(self, released: Sequence[HeldMessage]) -> None:
-        self._metrics.held_delivered.inc(len(released))
+    def _note(self, released: HeldReleased, messages: Sequence[HeldMessage]) -> None:
+        went = released.before.count(Fate.HELD)
+        if released.stored is None:
+            self._metrics.held_dropped.inc(went)
+            return
+        self._metrics.held_delivered.inc(went)
         date_ms = self._leader.date_ms()
         if date_ms is not None:
-            late_ms = max(0, date_ms - min(each.due_ms for each in released))
+            late_ms = max(0, date_ms - min(each.due_ms for each in messages))
             self._metrics.held_late_seconds.observe(late_ms / 1000)
 
     # -- what cannot go now ------------------------------------------------------------------------
@@ -196,10 +207,8 @@ class Firing:
             aside, self._aside = {each.ref: each for each in self._aside}, []
             self._slots.put_back(aside.values())
 
-    async def _read(
-        self, due: Sequence[HeldMessage]
-    ) -> tuple[Mapping[int, Entry], Sequence[HeldMessage]]:
-        """Return the entries of messages, and which of these can be read now, in the same order.
+    async def _read(self, due: Sequence[HeldMessage]) -> Mapping[int, Entry]:
+        """Return the entries of messages, and set aside those whose entry cannot be read now.
 
         They are read in the order of the entries, which is not that of the messages: most lie
         together.
@@ -214,10 +223,9 @@ class Firing:
                 continue  # copied forward meanwhile, and dropped
             except (FaultyEntry, StorageError) as error:
                 logger.warning("messages that are due wait for entry %d: %s", index, error)
-        there = [each for each in due if each.payload.index in entries]
-        if len(there) < len(due):
+        if len(entries) < len(indexes):
             self._set_aside(each for each in due if each.payload.index not in entries)
-        return entries, there
+        return entries
 
 
 def _steps(parts: Iterator[Sequence[HeldMessage]]) -> Iterator[Sequence[HeldMessage]]:

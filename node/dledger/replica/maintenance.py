@@ -27,6 +27,7 @@ from dledger.replica import snapshot_backoff
 from dledger.replica.compactor import Compactor
 from dledger.replica.copier import Copier
 from dledger.replica.driver import Driver
+from dledger.replica.held_roller import HeldRoller
 from dledger.replica.retention import (
     HOUR_MS,
     RetentionPolicy,
@@ -47,9 +48,6 @@ logger = logging.getLogger(__name__)
 _ROUNDS_BETWEEN_LOOKS: Final = 60
 """How often all consumer groups are checked for unused ones; a round is a second."""
 _EARLY_TOLD_EVERY_S: Final = 60.0
-HELD_PERCENT: Final = 10
-"""How much of the volume held messages may have: each is copied forward until it is due, and the
-disk cannot be freed of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +97,7 @@ class Maintenance:
         self._metrics = metrics
         copier = Copier(driver, log, state, metrics=metrics)
         self._roller = Roller(driver, log, state, copier)
+        self._held_roller = HeldRoller(driver, log, state, copier, metrics=metrics)
         self.compactor = Compactor(
             driver, log, state, copier, metrics=metrics, reach=self._reach, secret=secret
         )
@@ -154,7 +153,6 @@ class Maintenance:
         try:
             if self._driver.hand_over_for_room():
                 return
-            self._look_at_held()
             await self._propose_retention()
             if not by_need:
                 await self._propose_expiry()
@@ -171,23 +169,6 @@ class Maintenance:
             logger.warning("no snapshot: %s", error)
         except DledgerError as error:
             logger.info("retention is postponed: %s", error)
-
-    def _look_at_held(self) -> None:
-        """Refuse to hold more on a leader's disk of which held messages have their share."""
-        held, disk = self._state.held, self._driver.room.disk
-        if disk is None or not self._driver.is_serving_leader():
-            held.full = ""
-            return
-        most = disk.volume_bytes * HELD_PERCENT // 100
-        if held.size_bytes <= most:
-            held.full = ""
-        elif not held.full:
-            held.full = (
-                f"{held.count} messages wait for their time, with {held.size_bytes >> 20} MiB; "
-                f"that is more than {HELD_PERCENT} % of the volume, {most >> 20} MiB: no more are "
-                "held until some of them are delivered; others are taken"
-            )
-            logger.warning("messages to be delivered later are refused: %s", held.full)
 
     async def take_snapshot(self) -> int:
         """Take a snapshot now; see `Snapshots.take`."""
@@ -245,12 +226,15 @@ class Maintenance:
         if not self._driver.is_serving_leader():
             if topics.full:
                 self._roller.rest()
+            self._held_roller.rest()
             return
         index, of_age = await self._decide()
         if topics.longer or topics.full:
             hours = self._retention.hours
             await self._roller.drop_past(group_hours=hours)
             index = await self._roller.make_way(Wanted(index, of_age), group_hours=hours)
+        await self._held_roller.cancel_orphans()
+        index = await self._held_roller.make_way(Wanted(index, of_age))
         if index <= self._state.first_index:
             return
         logger.info("retention: messages in entries below %d are dropped", index)
