@@ -36,6 +36,7 @@ from dledger.server.node_report import load_of
 from dledger.server.wiring import ClientParts, forwarded_services_of, services_of, wire
 from dledger.services.dead_letter_admin import DeadLetterAdminServicer
 from dledger.services.group_admin import GroupAdminServicer
+from dledger.services.held_admin import HeldAdminServicer
 from dledger.services.topic_admin import TopicAdminServicer
 from dledger.types import Entry, EntryKind, Member, NodeId
 from dledger_sim.no_links import NoLinks
@@ -285,6 +286,7 @@ async def memory_group(
             TopicAdminServicer(engine, parts.context.resolver, metrics).handler(),
             GroupAdminServicer(engine, parts.messaging.clients.is_alive).handler(),
             DeadLetterAdminServicer(engine).handler(),
+            HeldAdminServicer(engine).handler(),
         ]
         if links is not None:
             made.append(await _links_port(node))
