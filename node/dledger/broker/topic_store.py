@@ -12,11 +12,12 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from dledger.broker import commands
-from dledger.broker.body_digests import Digests, digest_of
+from dledger.broker.body_digests import Digests, digest_of, timed
 from dledger.broker.consume_queue import ConsumeQueue
 from dledger.broker.deduplication import DeduplicationWindow
 from dledger.broker.editions import Edition
 from dledger.broker.erase import Erase
+from dledger.broker.held_refs import HELD_QUEUE
 from dledger.broker.id_runs import IdRun
 from dledger.broker.key_queues import check_keyed, grouped_codes
 from dledger.broker.lived_time import LivedTime
@@ -110,6 +111,11 @@ class TopicStore:
         """How many topics there ever were."""
         return self._made
 
+    @property
+    def deleted(self) -> int:
+        """How many topics were ever deleted."""
+        return self._made - len(self._topics)
+
     def is_there(self, topic: Topic) -> bool:
         """Whether exactly this topic still exists, not a new one of the same name."""
         found = self._topics.get(topic.name)
@@ -154,10 +160,13 @@ class TopicStore:
         """Return how many messages a topic keeps, or raise UnknownTopic."""
         return self._kept[self.named(topic).name]
 
-    def is_taken(self, client_id: str, topic: str, message_id: str, body: bytes) -> bool:
-        """Whether an id is remembered as that of a message with another body."""
+    def is_taken(
+        self, client_id: str, topic: str, message_id: str, body: bytes, *, deliver_at_ms: int = 0
+    ) -> bool:
+        """Whether an id is remembered as that of a message with another body, or another time."""
         known = self._dedupe.find(client_id, topic, message_id.encode())
-        return known is not None and known.digest != digest_of(body)
+        (digest,) = timed(array("Q", (digest_of(body),)), (deliver_at_ms,))
+        return known is not None and known.digest != digest
 
     @property
     def remembered_ids(self) -> int:
@@ -356,6 +365,33 @@ class TopicStore:
             stored=1,
         )
 
+    def append_released(
+        self, batch: ProduceFrame, payload: Payload, rows: Sequence[int]
+    ) -> Produced:
+        """Append some rows of a payload, ascending and at least one, to a topic that is there.
+
+        The caller has checked queue and tags.
+        """
+        queue_id, tags = self._choose_queue(batch), batch.tags()
+        queue = self._own(batch.topic, queue_id)
+        places = [(NOWHERE, NOWHERE)] * batch.count
+        for some in _stretches(rows):
+            first = queue.append(payload, some, tags)
+            for row in some:
+                places[row] = queue_id, first + row - some.start
+        self._kept[batch.topic] += len(rows)
+        self._changed.add((batch.topic, queue_id))
+        self._grew(batch.topic, payload)
+        queue_ids, offsets = zip(*places, strict=True)
+        return Produced(
+            topic=batch.topic,
+            queue_ids=queue_ids,
+            offsets=offsets,
+            index=payload.index,
+            generation=self._topics[batch.topic].generation,
+            stored=len(rows),
+        )
+
     def _grew(self, topic: str, payload: Payload) -> None:
         size_bytes = payload.end - payload.start
         self.grown_bytes[topic] = self.grown_bytes.get(topic, 0) + size_bytes
@@ -409,6 +445,8 @@ class TopicStore:
         queue_id, offset = next(
             (position for position in positions if position[1] != NOWHERE), (0, NOWHERE)
         )
+        if queue_id == HELD_QUEUE:
+            return 0
         queue = self._queues[topic][queue_id]
         return queue.locate(offset).payload.index if queue.has(offset) else 0
 
@@ -598,6 +636,15 @@ class TopicStore:
             self._dedupe.canonical(),
             self._lanes.canonical(),
         ]
+
+
+def _stretches(rows: Sequence[int]) -> Iterator[range]:
+    """Yield consecutive rows together."""
+    start = 0
+    for at in range(1, len(rows) + 1):
+        if at == len(rows) or rows[at] != rows[at - 1] + 1:
+            yield range(rows[start], rows[at - 1] + 1)
+            start = at
 
 
 def _more_of(topic: Topic) -> tuple[int, tuple[int, ...]]:

@@ -112,11 +112,12 @@ class Priority(Normal):
 
 NORMAL: Final = Normal()
 FIFO: Final = Fifo()
+DELAY: Final = Delay()
 TYPES: Final[Mapping[str, TopicType]] = {
-    each.name: each for each in (NORMAL, FIFO, Delay(), Transaction(), Priority())
+    each.name: each for each in (NORMAL, FIFO, DELAY, Transaction(), Priority())
 }
 """The types that a topic may have, in the log and on every node."""
-SERVED: Final = frozenset({NORMAL.name, FIFO.name})
+SERVED: Final = frozenset({NORMAL.name, FIFO.name, DELAY.name})
 """Those that this version serves: a topic of another type is in no log, as none is asked for."""
 LITE: Final = "LITE"
 """RocketMQ's type for millions of topics in one, which this broker will not have."""

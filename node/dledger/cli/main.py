@@ -18,6 +18,7 @@ from dledger.cli import (
     dev,
     force_command,
     group_command,
+    held_command,
     log_tool,
     member_command,
     message_command,
@@ -89,6 +90,7 @@ def _parser() -> argparse.ArgumentParser:
         commands, "group", "list, show, make, set, reset and delete consumer groups", group_command
     )
     _family(commands, "message", "show messages, and erase those of a key", message_command)
+    _family(commands, "held", "show messages that wait for their time", held_command)
     _family(commands, "member", "list, add and remove members", member_command)
     _command(
         commands,
@@ -170,6 +172,8 @@ async def _status(args: argparse.Namespace) -> int:
     if status.commit_waits_ms >= _WORTH_TELLING_MS:
         waits_s = status.commit_waits_ms / 1000
         print(f"  entries in its log have waited {waits_s:.1f} s for a majority")
+    if status.held_waiting:
+        print(f"  {status.held_waiting} restored messages wait for a word: `dledger held list`")
     if status.client_certificate_fault:
         print(f"  clients' certificate: {status.client_certificate_fault}")
     for line in clock_lines(status):

@@ -11,10 +11,12 @@ from typing import Final, NamedTuple
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from dledger.broker.held_commands import encode_produce_held
+from dledger.broker.held_refs import Kind
 from dledger.broker.key_queues import queues_of_groups, queues_of_keys
 from dledger.broker.message import Columns, Encoding, Message
 from dledger.broker.produce import NO_QUEUE, encode_produce
-from dledger.broker.topics import FIFO, NORMAL, SERVED, TYPES, Topic
+from dledger.broker.topics import DELAY, NORMAL, TYPES, Topic
 from dledger.checks.messages import (
     check_body,
     check_digest,
@@ -24,27 +26,21 @@ from dledger.checks.messages import (
     check_times,
     check_total,
     check_trace,
-    check_typed,
 )
 from dledger.checks.packed import check_small
 from dledger.checks.replays import replay_mark
 from dledger.checks.resources import checked_client_id, topic_name
 from dledger.common.limits import MAX_ID_LENGTH, MAX_MESSAGES
 from dledger.common.replay_mark import ReplayMark
+from dledger.rocketmq.message_types import PLAIN, check_kind, kind_of_all, typed_of
 from dledger.rpc.rocketmq_stubs import definition, service
 from dledger.rpc.status import Code, Rejected, ok
-from dledger.types import Typed
 
 _ONE_SENT: Final[bytes] = service.SendMessageResponse(
     status=ok(), entries=[service.SendResultEntry(status=ok())]
 ).SerializeToString()
 """The response to nearly every SendMessage, without id and offset: parsing it is faster than
 building it from parts."""
-_OF_SOME_TYPES: Final = ("message_group", "delivery_timestamp", "lite_topic", "priority")
-"""Fields of a message that only some types of topics know."""
-_KINDS: Final = {value: name for name, value in definition.MessageType.items()} | {
-    definition.MessageType.MESSAGE_TYPE_UNSPECIFIED: NORMAL.name
-}
 _PLAIN: Final = Encoding.IDENTITY
 _ENCODINGS: Final = {0: Encoding.IDENTITY} | {int(encoding): encoding for encoding in Encoding}
 
@@ -70,7 +66,7 @@ class Sending(NamedTuple):
         line: The one in which its command waits.
         unchecked: The bodies that are still to be looked into, since that takes long
             (`requests.unpacking`); the request is not to be stored before.
-        kind: The type of the messages, which is to be their topic's.
+        kind: The type that all its messages have, which its topic must have, too (`check_topic`).
     """
 
     origin: Origin
@@ -79,6 +75,16 @@ class Sending(NamedTuple):
     line: str
     unchecked: Sequence[bytes] = ()
     kind: str = NORMAL.name
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether each of its messages has a time at which it is to be delivered."""
+        return self.kind == DELAY.name
+
+    def check_topic(self, topic: Topic) -> None:
+        """Raise TopicTypeMismatch if the topic does not take messages of this kind."""
+        if topic.type != self.kind:
+            TYPES[topic.type].check(self.kind, ())
 
 
 def checked(
@@ -96,43 +102,22 @@ def checked(
     topic = topic_of(request.messages)
     messages: list[Message] = []
     unchecked: list[bytes] = []
-    size_bytes, is_typed = 0, False
+    size_bytes = 0
+    kind = NORMAL.name
     for each in request.messages:
         message = message_of(each)
         messages.append(message)
+        if each.system_properties.message_type > PLAIN:
+            kind = kind_of_all(request.messages)
         size_bytes += len(message.body)
         if message.encoding is not _PLAIN:
             unchecked.append(message.body)
-        if message.typed is not None:
-            is_typed = True
-    kind = _kind_of_all(messages) if is_typed else NORMAL.name
     check_total(size_bytes)
     if unchecked:
         unchecked = check_small(unchecked)
     host = request.messages[0].system_properties.born_host[:MAX_ID_LENGTH]
     mark = None if replay is None else replay_mark(replay, sender, topic, len(messages))
     return Sending(Origin(sender, topic, host, mark), messages, size_bytes, line, unchecked, kind)
-
-
-def _kind_of_all(messages: Sequence[Message]) -> str:
-    """Return the type of a request's messages, of which some have what not all types know."""
-    kinds = {_kind_of(message) for message in messages}
-    if len(kinds) > 1:
-        raise Rejected(
-            Code.BAD_REQUEST,
-            f"one request sends messages of one type, not of {' and '.join(sorted(kinds))}",
-        )
-    return kinds.pop()
-
-
-def _kind_of(message: Message) -> str:
-    return NORMAL.name if message.typed is None else FIFO.name
-
-
-def check_type(sending: Sending, topic: Topic) -> None:
-    """Raise TopicTypeMismatch unless a topic is for messages like these."""
-    if sending.kind != topic.type:
-        TYPES[topic.type].check(sending.kind, ())
 
 
 def by_queue(sending: Sending, topic: Topic) -> list[Sending]:
@@ -166,7 +151,8 @@ def by_queue(sending: Sending, topic: Topic) -> list[Sending]:
 def response_of(messages: Sequence[Message], offsets: Sequence[int]) -> service.SendMessageResponse:
     """Return the response for messages that are stored at these queue offsets.
 
-    An offset is -1 where nobody knows it any more; RocketMQ's clients pass it on as it is.
+    An offset is -1 where nobody knows it any more, or not yet, since the message is held;
+    RocketMQ's clients pass it on as it is.
     """
     if len(messages) > 1:
         entries = [
@@ -192,6 +178,12 @@ def encoded(origin: Origin, messages: Sequence[Message]) -> bytes:
     )
 
 
+def encoded_held(origin: Origin, messages: Sequence[Message]) -> bytes:
+    """Return the framed PRODUCE_HELD command for checked messages, each of which has a time."""
+    due_ms = [message.typed.deliver_at_ms if message.typed else 0 for message in messages]
+    return encode_produce_held(Kind.TIMER, due_ms, encoded(origin, messages))
+
+
 def topic_of(messages: Sequence[definition.Message]) -> str:
     """Return the one topic that all of a request's messages name."""
     if not 1 <= len(messages) <= MAX_MESSAGES:
@@ -215,11 +207,12 @@ def message_of(message: definition.Message) -> Message:
 
     Raises:
         Rejected: With the protocol's code for what is wrong.
-        TopicTypeMismatch: It is of no type that is served, or has what its type does not know.
+        TopicTypeMismatch: It is of a type that is not served, or lacks what is its type's.
         InvalidArgument: Its producer's timestamp is out of range.
     """
     system, body = message.system_properties, message.body
-    kind = _checked_kind(system)
+    check_kind(system)
+    typed = typed_of(system) if system.message_type > PLAIN else None
     check_body(body)
     check_digest(body, system.body_digest)
     message_id = system.message_id
@@ -240,28 +233,8 @@ def message_of(message: definition.Message) -> Message:
         born_at_ms=_milliseconds(system.born_timestamp),
         encoding=_encoding(system.body_encoding),
         trace_context=trace_context,
-        typed=None if kind == NORMAL.name else _typed(system),
+        typed=typed,
     )
-
-
-def _checked_kind(system: definition.SystemProperties) -> str:
-    """Return a message's type, or refuse one that no topic takes."""
-    kind = _KINDS.get(system.message_type) or str(system.message_type)
-    served = TYPES[kind] if kind in SERVED else NORMAL
-    served.check(kind, [each for each in _OF_SOME_TYPES if system.HasField(each)])
-    return kind
-
-
-def _typed(system: definition.SystemProperties) -> Typed:
-    """Return what a FIFO message has, and no NORMAL one."""
-    typed = Typed(message_group=system.message_group)
-    if not typed.message_group:
-        raise Rejected(
-            Code.ILLEGAL_MESSAGE_GROUP,
-            "a FIFO message has a message group, by which it is ordered; this one has none",
-        )
-    check_typed(typed)
-    return typed
 
 
 def _milliseconds(timestamp: Timestamp) -> int:

@@ -41,6 +41,7 @@ from dledger.rocketmq.messaging import MessagingHandlers, MessagingParts
 from dledger.rocketmq.offsets import Offsets
 from dledger.rocketmq.polls import HeldPolls
 from dledger.rocketmq.pulling import Puller
+from dledger.rocketmq.recalling import Recaller
 from dledger.rocketmq.receiving import Receiver
 from dledger.rocketmq.routes import Router
 from dledger.rocketmq.sending import Sender
@@ -142,6 +143,7 @@ def _messaging_parts(context: RequestContext, turns: LongPollQueue) -> Messaging
             dead_letters=dead_letters,
         ),
         dead_letters=dead_letters,
+        recaller=Recaller(engine),
         telemetry=Telemetry(
             context.admission,
             context.outflow,

@@ -6,6 +6,7 @@ The rules are those of `checks.messages`, of single messages; here each checks a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from dledger.broker.command_frame import (
     CommandType,
@@ -15,7 +16,7 @@ from dledger.broker.command_frame import (
 )
 from dledger.broker.key_queues import chooses_queues, keyed_queue
 from dledger.broker.produce import NO_QUEUE, ProduceFrame, with_queue
-from dledger.broker.topics import FIFO, NORMAL, SERVED, TYPES, Topic
+from dledger.broker.topics import FIFO, NORMAL, TYPES, Topic
 from dledger.checks.messages import (
     check_body_sizes,
     check_born_host,
@@ -31,6 +32,9 @@ from dledger.checks.messages import (
 from dledger.checks.names import check_client_id, check_name
 from dledger.common.features import FEATURES
 from dledger.errors import FeatureNotReady, InvalidArgument
+
+_BATCHED: Final = (FIFO,)
+"""The types beside NORMAL whose messages producers send in batches; others are held one by one."""
 
 
 def checked_batch(command: bytes) -> ProduceFrame:
@@ -70,7 +74,7 @@ def for_topic(command: bytes, topic: Topic, *, is_typed: bool) -> bytes:
     types of topics know.
 
     Raises:
-        TopicTypeMismatch: The topic is for messages of another type.
+        TopicTypeMismatch: The topic takes messages of another type.
         IllegalKey, SeveralQueues: The topic is compacted, and the keys do not fit it.
         IllegalGroup, SeveralQueues: The topic is FIFO, and the message groups do not fit it.
         InvalidArgument: Likewise, of the queue that the batch asks for.
@@ -79,7 +83,7 @@ def for_topic(command: bytes, topic: Topic, *, is_typed: bool) -> bytes:
         return command
     try:
         batch = _only_batch(command)
-        kind = NORMAL.name if batch.typed is None else FIFO.name
+        kind = NORMAL.name if batch.typed is None else _kind_of(batch.typed.fields)
         if kind != topic.type:
             TYPES[topic.type].check(kind, ())
         return with_queue(command, keyed_queue(batch, topic)) if chooses_queues(topic) else command
@@ -125,11 +129,13 @@ def _check_each(batch: ProduceFrame) -> None:
         if message.typed is not None:
             check_typed(message.typed)
     if batch.typed is not None:
-        _check_served(batch.typed.fields)
+        _kind_of(batch.typed.fields)
 
 
-def _check_served(fields: Sequence[str]) -> None:
-    """Refuse a batch with what only messages of types have that are not served yet."""
-    for each in fields:
-        if not any(each in TYPES[name].fields for name in SERVED):
-            NORMAL.check(NORMAL.name, [each])
+def _kind_of(fields: Sequence[str]) -> str:
+    """Return the type of the messages that have these fields. Raises TopicTypeMismatch."""
+    for each in _BATCHED:
+        if each.fields.issuperset(fields):
+            return each.name
+    NORMAL.check(NORMAL.name, fields)
+    return NORMAL.name
