@@ -105,10 +105,13 @@ class IllegalKey(InvalidArgument):
 
 
 class SeveralQueues(InvalidArgument):
-    """The keys of a batch for a compacted topic are of several queues; a batch is of one.
+    """A batch is of several queues, of which its topic chooses one for each message.
+
+    In a compacted topic the key does, in one of type PRIORITY the priority. A batch is of one.
 
     Attributes:
-        queues: How many queues the topic has; a key is in that of its CRC32C modulo this number.
+        queues: How many queues the topic has; a key is in that of its CRC32C modulo this number,
+            and a priority in that of its own number, or in the last one.
     """
 
     def __init__(self, sentence: str, *, queues: int) -> None:
@@ -123,6 +126,17 @@ class SeveralQueues(InvalidArgument):
             f"topic {topic!r} is compacted, and the keys of this batch are of several of its "
             f"{queues} queues ({named}): send what is of one queue (CRC32C of the key modulo "
             f"{queues}) in one batch, or single records",
+            queues=queues,
+        )
+
+    @classmethod
+    def of_priorities(cls, topic: str, rows: Sequence[tuple[int, int]], *, queues: int) -> Self:
+        """Return the error; *rows* has some of the batch's, each with the queue of its priority."""
+        named = ", ".join(f"row {row} in queue {queue_id}" for row, queue_id in rows)
+        return cls(
+            f"topic {topic!r} orders by priority, and those of this batch are of several of its "
+            f"{queues} queues ({named}): send what is of one queue (that of the priority's number, "
+            f"{queues - 1} at most) in one batch, or single records",
             queues=queues,
         )
 

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final, TypeAlias
 
+from dledger.broker.topics import NORMAL
 from dledger.door.contract import REPLAY_FIELD, Answer, Cancel, Fail, Handler, Headers
 from dledger.door_process import frames
 from dledger.door_process.door_end import DoorEnd
@@ -108,10 +109,10 @@ class SendBatches:
                 send.go_on(Resumes.NO)
             return
         sending = _checked(send.headers, send.body)
-        if sending is not None and not sending.unchecked:
+        if sending is not None and not sending.unchecked and sending.kind == NORMAL.name:
             self._join(send, sending, lane)
         else:
-            send.go_on(Resumes.NO)  # to be refused there, or looked into, or with a mark
+            send.go_on(Resumes.NO)  # to be refused there, or looked into, or with a mark or a type
 
     def _wait(self, lane: _Lane, send: _Send) -> None:
         lane.waiting.append(send)

@@ -13,8 +13,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from dledger.broker.key_queues import queues_of_keys
 from dledger.broker.message import Columns, Encoding, Message
+from dledger.broker.priorities import queues_of_priorities
 from dledger.broker.produce import NO_QUEUE, encode_produce
-from dledger.broker.topics import NORMAL, Topic
+from dledger.broker.topics import NORMAL, PRIORITY, SERVED, TYPES, Topic
 from dledger.checks.messages import (
     check_body,
     check_digest,
@@ -24,14 +25,17 @@ from dledger.checks.messages import (
     check_times,
     check_total,
     check_trace,
+    check_typed,
 )
 from dledger.checks.packed import check_small
 from dledger.checks.replays import replay_mark
 from dledger.checks.resources import checked_client_id, topic_name
 from dledger.common.limits import MAX_ID_LENGTH, MAX_MESSAGES
 from dledger.common.replay_mark import ReplayMark
+from dledger.errors import TopicTypeMismatch
 from dledger.rpc.rocketmq_stubs import definition, service
 from dledger.rpc.status import Code, Rejected, ok
+from dledger.types import NO_PRIORITY, Typed
 
 _ONE_SENT: Final[bytes] = service.SendMessageResponse(
     status=ok(), entries=[service.SendResultEntry(status=ok())]
@@ -43,6 +47,7 @@ _OF_SOME_TYPES: Final = ("message_group", "delivery_timestamp", "lite_topic", "p
 _KINDS: Final = {value: name for name, value in definition.MessageType.items()} | {
     definition.MessageType.MESSAGE_TYPE_UNSPECIFIED: NORMAL.name
 }
+_NORMAL: Final = definition.MessageType.NORMAL
 _PLAIN: Final = Encoding.IDENTITY
 _ENCODINGS: Final = {0: Encoding.IDENTITY} | {int(encoding): encoding for encoding in Encoding}
 
@@ -50,7 +55,7 @@ _ENCODINGS: Final = {0: Encoding.IDENTITY} | {int(encoding): encoding for encodi
 class Origin(NamedTuple):
     """What messages of one PRODUCE command have in common; of a replay, the mark of its call.
 
-    *queue_id* is `NO_QUEUE` unless the topic is compacted.
+    *queue_id* is `NO_QUEUE` unless the topic chooses it by something that the messages have.
     """
 
     client_id: str
@@ -68,6 +73,7 @@ class Sending(NamedTuple):
         line: The one in which its command waits.
         unchecked: The bodies that are still to be looked into, since that takes long
             (`requests.unpacking`); the request is not to be stored before.
+        kind: The type that all its messages have, which its topic must have, too (`check_topic`).
     """
 
     origin: Origin
@@ -75,6 +81,12 @@ class Sending(NamedTuple):
     size_bytes: int
     line: str
     unchecked: Sequence[bytes] = ()
+    kind: str = NORMAL.name
+
+    def check_topic(self, topic: Topic) -> None:
+        """Raise TopicTypeMismatch if the topic does not take messages of this kind."""
+        if topic.type != self.kind:
+            TYPES[topic.type].check(self.kind, ())
 
 
 def checked(
@@ -93,9 +105,12 @@ def checked(
     messages: list[Message] = []
     unchecked: list[bytes] = []
     size_bytes = 0
+    kind = NORMAL.name
     for each in request.messages:
         message = message_of(each)
         messages.append(message)
+        if each.system_properties.message_type > _NORMAL:
+            kind = _kind_of_all(request.messages)
         size_bytes += len(message.body)
         if message.encoding is not _PLAIN:
             unchecked.append(message.body)
@@ -104,18 +119,18 @@ def checked(
         unchecked = check_small(unchecked)
     host = request.messages[0].system_properties.born_host[:MAX_ID_LENGTH]
     mark = None if replay is None else replay_mark(replay, sender, topic, len(messages))
-    return Sending(Origin(sender, topic, host, mark), messages, size_bytes, line, unchecked)
+    return Sending(Origin(sender, topic, host, mark), messages, size_bytes, line, unchecked, kind)
 
 
 def by_queue(sending: Sending, topic: Topic) -> list[Sending]:
-    """Return a request for a compacted topic in parts of one queue each, which follow each other.
+    """Return a request to a topic that chooses the queue in parts of one each, one after the other.
 
-    A part ends where the next message's queue is another one, so that the sequences of a replay
-    follow each other in each part. Raises IllegalKey.
+    A compacted one does so by key, one of type PRIORITY by priority. A part ends where the next
+    message's queue is another one, so that the sequences of a replay follow each other in each
+    part. Raises IllegalKey.
     """
-    keys = [[key.encode() for key in message.keys] for message in sending.messages]
-    queue_ids, parts, start = queues_of_keys(topic, keys), list[Sending](), 0
-    for queue_id, rows in groupby(queue_ids):
+    parts, start = list[Sending](), 0
+    for queue_id, rows in groupby(_chosen_queues(sending.messages, topic)):
         stop = start + len(list(rows))
         messages = sending.messages[start:stop]
         mark = sending.origin.replay
@@ -124,9 +139,15 @@ def by_queue(sending: Sending, topic: Topic) -> list[Sending]:
             replay=None if mark is None else mark._replace(first=mark.first + start),
         )
         size_bytes = sum(len(message.body) for message in messages)
-        parts.append(Sending(origin, messages, size_bytes, sending.line))
+        parts.append(Sending(origin, messages, size_bytes, sending.line, kind=sending.kind))
         start = stop
     return parts
+
+
+def _chosen_queues(messages: Sequence[Message], topic: Topic) -> list[int]:
+    if topic.type == PRIORITY.name:
+        return queues_of_priorities(topic, [(each.typed or Typed()).priority for each in messages])
+    return queues_of_keys(topic, [[key.encode() for key in each.keys] for each in messages])
 
 
 def response_of(messages: Sequence[Message], offsets: Sequence[int]) -> service.SendMessageResponse:
@@ -181,7 +202,7 @@ def message_of(message: definition.Message) -> Message:
 
     Raises:
         Rejected: With the protocol's code for what is wrong.
-        TopicTypeMismatch: It is not a NORMAL message.
+        TopicTypeMismatch: It is of a type that is not served, or has what its type does not know.
         InvalidArgument: Its producer's timestamp is out of range.
     """
     system, body = message.system_properties, message.body
@@ -206,13 +227,38 @@ def message_of(message: definition.Message) -> Message:
         born_at_ms=_milliseconds(system.born_timestamp),
         encoding=_encoding(system.body_encoding),
         trace_context=trace_context,
+        typed=_typed_of(system) if system.message_type > _NORMAL else None,
     )
 
 
 def _check_kind(system: definition.SystemProperties) -> None:
-    """Refuse a message that its topic's type does not take; so far all topics are NORMAL."""
+    """Refuse a message of a type that is not served, and one with fields of another type."""
     kind = _KINDS.get(system.message_type) or str(system.message_type)
-    NORMAL.check(kind, [each for each in _OF_SOME_TYPES if system.HasField(each)])
+    own = TYPES[kind] if kind in SERVED else NORMAL
+    own.check(kind, [each for each in _OF_SOME_TYPES if system.HasField(each)])
+
+
+def _kind_of_all(messages: Sequence[definition.Message]) -> str:
+    """Return the type that all messages of a request have, each of which is served."""
+    kinds = {_KINDS[each.system_properties.message_type] for each in messages}
+    if len(kinds) > 1:
+        raise TopicTypeMismatch(
+            f"one request sends messages of one type, not of {' and '.join(sorted(kinds))}"
+        )
+    return kinds.pop()
+
+
+def _typed_of(system: definition.SystemProperties) -> Typed:
+    """Return what a message has that only its type knows, and must have."""
+    if not system.HasField("priority"):
+        raise TopicTypeMismatch(
+            "a PRIORITY message has a priority, from 0, the lowest, on, and this one has none"
+        )
+    if system.priority <= NO_PRIORITY:
+        raise Rejected(Code.BAD_REQUEST, f"a priority is from 0 on, not {system.priority}")
+    typed = Typed(priority=system.priority)
+    check_typed(typed)
+    return typed
 
 
 def _milliseconds(timestamp: Timestamp) -> int:

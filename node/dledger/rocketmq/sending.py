@@ -13,11 +13,18 @@ from dledger.broker.command_frame import CommandType, MalformedCommandError
 from dledger.broker.message import Message
 from dledger.broker.produce import ProduceFrame
 from dledger.broker.results import NOWHERE, Produced
+from dledger.broker.topics import NORMAL, Topic
 from dledger.calls.caller import Caller
 from dledger.calls.method import Submitted
 from dledger.checks.names import SCOPE_DIGEST_BYTES
 from dledger.door.contract import REPLAY_FIELD
-from dledger.errors import DledgerError, MessageIdConflict, OffsetOutOfRange, Unavailable
+from dledger.errors import (
+    DledgerError,
+    MessageIdConflict,
+    OffsetOutOfRange,
+    Unavailable,
+    UnknownTopic,
+)
 from dledger.requests.engine import Engine
 from dledger.requests.topic_resolver import TopicResolver
 from dledger.requests.unpacking import Unpacking
@@ -52,14 +59,29 @@ class Sender:
         """Store the request's messages as one batch; return each one's position."""
         sending = checked(request, caller.client_id, caller.line, caller.fields.get(REPLAY_FIELD))
         await self._unpacking.check(sending.unchecked, caller.host)
-        topic = await self._resolver.topic(sending.origin.topic)
+        topic = await self._topic_of(sending)
         if (topics := self._engine.state.topics).full:
             topics.check_takes(sending.origin.topic)
-        if topic.compaction is None:
+        if topic.compaction is None and topic.type == NORMAL.name:
             offsets = await self._offsets(sending, await self._submitted(sending))
         else:
-            offsets = await self._keyed_offsets(by_queue(sending, topic))
+            offsets = await self._offsets_of(by_queue(sending, topic))
         return response_of(sending.messages, offsets)
+
+    async def _topic_of(self, sending: Sending) -> Topic:
+        """Return the topic of a request, whose messages it takes.
+
+        Raises:
+            UnknownTopic: It does not exist, and may not be made on its first use: then it would be
+                NORMAL, for ever.
+            TopicTypeMismatch: It is of another type than the messages.
+        """
+        name = sending.origin.topic
+        if sending.kind != NORMAL.name and self._engine.state.topics.get(name) is None:
+            raise UnknownTopic(name)
+        topic = await self._resolver.topic(name)
+        sending.check_topic(topic)
+        return topic
 
     async def _offsets(self, sending: Sending, place: Place) -> list[int]:
         """Return the offsets of messages that were stored at a place, in their order."""
@@ -72,8 +94,8 @@ class Sender:
             offsets[row] = offset
         return offsets
 
-    async def _keyed_offsets(self, parts: Sequence[Sending]) -> list[int]:
-        """Store the parts of a request to a compacted topic; return all offsets, in their order.
+    async def _offsets_of(self, parts: Sequence[Sending]) -> list[int]:
+        """Store a request in parts of one queue each; return all offsets, in their order.
 
         They are submitted together, in order, so that what a lost leader has of them is the first
         ones. Of a replay with an id that another message had before, each waits for the one before
@@ -96,7 +118,7 @@ class Sender:
             if not submitted:
                 raise
             raise Unavailable(
-                f"{error}; of the request's {len(parts)} parts for the queues of their keys "
+                f"{error}; of the request's {len(parts)} parts of one queue each "
                 f"{len(submitted)} may be stored: send it again with the same message ids"
             ) from error
         try:
@@ -124,10 +146,10 @@ class Sender:
     ) -> Submitted[service.SendMessageResponse] | None:
         """Submit the request's messages now.
 
-        None if their topic has to be created first, is compacted, or perhaps takes none for want of
-        room, or a body of theirs takes long to look into. They are no replay's: the group often
-        knows some of it, and it has thousands, which nobody is to parse and check twice. So `send`
-        serves it.
+        None if their topic has to be created first, chooses their queues, or perhaps takes none for
+        want of room, or a body of theirs takes long to look into. They are no replay's: the group
+        often knows some of it, and it has thousands, which nobody is to parse and check twice. So
+        `send` serves it.
 
         The response is None if an id of theirs was used before: `send` has to look by whom.
         """
@@ -135,6 +157,8 @@ class Sender:
         topics = self._engine.state.topics
         topic = topics.get(sending.origin.topic)
         if topic is None or topic.compaction is not None or sending.unchecked or topics.full:
+            return None
+        if topic.type != NORMAL.name or sending.kind != NORMAL.name:
             return None
         return Submitted(
             self._submitted(sending), lambda place: _plain_response(sending, *_placed(place))

@@ -15,6 +15,7 @@ from dledger.broker.command_frame import CommandType, MalformedCommandError, spl
 from dledger.broker.produce import ProduceFrame
 from dledger.broker.results import Acked as AckResult
 from dledger.broker.results import Produced
+from dledger.broker.topics import NORMAL
 from dledger.calls.caller import Caller, answer_by_s
 from dledger.calls.method import AnyMethod
 from dledger.calls.pipeline import Pipeline
@@ -134,7 +135,12 @@ class DoorBatches:
         produce = _checked(batch)
         topics = self._engine.state.topics
         topic = topics.get(produce.topic)
-        if topics.full or topic is None or topic.compaction is not None:
+        if (
+            topics.full
+            or topic is None
+            or topic.compaction is not None
+            or topic.type != NORMAL.name
+        ):
             settle(Resumes.NOTHING_DONE)
             return _nothing
 

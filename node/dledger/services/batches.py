@@ -5,6 +5,8 @@ The rules are those of `checks.messages`, of single messages; here each checks a
 
 from __future__ import annotations
 
+from typing import Final
+
 from dledger.broker.command_frame import (
     CommandType,
     MalformedCommandError,
@@ -12,8 +14,9 @@ from dledger.broker.command_frame import (
     split,
 )
 from dledger.broker.key_queues import keyed_queue
+from dledger.broker.priorities import queue_of_batch
 from dledger.broker.produce import NO_QUEUE, ProduceFrame, with_queue
-from dledger.broker.topics import NORMAL, Topic
+from dledger.broker.topics import NORMAL, PRIORITY, SERVED, TYPES, Topic
 from dledger.checks.messages import (
     check_body_sizes,
     check_born_host,
@@ -29,6 +32,8 @@ from dledger.checks.messages import (
 from dledger.checks.names import check_client_id, check_name
 from dledger.common.features import FEATURES
 from dledger.errors import FeatureNotReady, InvalidArgument
+
+_SERVED_FIELDS: Final = frozenset[str]().union(*(TYPES[name].fields for name in SERVED))
 
 
 def checked_batch(command: bytes) -> ProduceFrame:
@@ -59,20 +64,35 @@ def checked_batch(command: bytes) -> ProduceFrame:
     return batch
 
 
-def for_topic(command: bytes, topic: Topic) -> bytes:
+def for_topic(command: bytes, topic: Topic, *, is_typed: bool) -> bytes:
     """Return the PRODUCE command of a checked batch as it may be proposed for its topic.
 
-    That is as it is; for a compacted topic it names the queue of its keys. A batch is of one queue,
-    as its answer is: its producer can tell which by the keys, and is told of how many queues.
+    That is as it is; for a compacted topic it names the queue of its keys, for one of type PRIORITY
+    that of its priorities. A batch is of one queue, as its answer is: its producer can tell which,
+    and is told of how many queues.
+
+    Args:
+        command: The batch, framed.
+        topic: Its topic.
+        is_typed: Whether any message has what only some types of topics know.
 
     Raises:
-        IllegalKey, SeveralQueues: The topic is compacted, and the keys do not fit it.
-        InvalidArgument: Likewise, of the queue that the batch asks for.
+        TopicTypeMismatch: The topic's type does not take it.
+        IllegalKey: The topic is compacted, and the keys do not fit it.
+        SeveralQueues: Its messages are of several queues.
+        InvalidArgument: The batch asks for another queue.
     """
-    if topic.compaction is None:
+    if topic.compaction is None and topic.type == NORMAL.name and not is_typed:
         return command
     try:
-        return with_queue(command, keyed_queue(_only_batch(command), topic))
+        batch = _only_batch(command)
+        if batch.typed is not None:
+            TYPES[topic.type].check(topic.type, batch.typed.fields)
+        if topic.type == PRIORITY.name:
+            return with_queue(command, queue_of_batch(batch, topic))
+        if topic.compaction is None:
+            return command
+        return with_queue(command, keyed_queue(batch, topic))
     except MalformedCommandError as error:
         raise InvalidArgument(f"not a valid batch: {error}") from error
 
@@ -115,4 +135,4 @@ def _check_each(batch: ProduceFrame) -> None:
         if message.typed is not None:
             check_typed(message.typed)
     if batch.typed is not None:
-        NORMAL.check(NORMAL.name, batch.typed.fields)
+        NORMAL.check(NORMAL.name, set(batch.typed.fields) - _SERVED_FIELDS)

@@ -30,6 +30,7 @@ from dledger.checks.messages import (
     check_tag,
     check_times,
     check_total,
+    check_typed,
 )
 from dledger.checks.names import check_client_id, check_name
 from dledger.door.contract import Stream
@@ -39,6 +40,7 @@ from dledger.rpc.channel import LEADER_KEY, NOTHING_TAKEN_KEY
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.requests import parsed
 from dledger.rpc.status import grpc_code_of
+from dledger.rpc.typed_messages import typed_of
 from dledger.services.batches import for_topic
 from dledger.services.native import NativeHandlers, native_method, native_stream
 from dledger.services.producing import Producing
@@ -78,8 +80,9 @@ class LedgerHandlers(NativeHandlers):
         topic = request.topic
         check_name("topic", topic)
         command, request_client = command_of(request), request.client_id
+        is_typed = any(each.HasField("typed") for each in request.records)
         del request  # free this second copy of the bodies while the command waits
-        command = for_topic(command, await self._context.resolver.topic(topic))
+        command = for_topic(command, await self._context.resolver.topic(topic), is_typed=is_typed)
         if (topics := self._engine.state.topics).full:
             topics.check_takes(topic)
         line = f"client {request_client}"  # admission is fair per connection already
@@ -246,6 +249,9 @@ def _checked_columns(records: Sequence[pb.Record]) -> Columns:
         properties = [dict(each) for each in properties]
         for names, values in zip(keys, properties, strict=True):
             check_properties(values, names)
+    typed = [typed_of(each.typed) if each.HasField("typed") else None for each in records]
+    for each in filter(None, typed):
+        check_typed(each)
     return Columns(
         message_ids=message_ids,
         bodies=bodies,
@@ -253,6 +259,7 @@ def _checked_columns(records: Sequence[pb.Record]) -> Columns:
         tags=tags,
         keys=keys,
         properties=properties,
+        typed=typed if any(typed) else (),
     )
 
 

@@ -8,10 +8,10 @@ order of the batches. The batches in flight are bounded per stream and per conne
 When its stream ends, a producer resends everything unanswered, oldest first. So the stream is
 closed as soon as a batch's outcome is unknown, even if earlier answers are still unread: otherwise
 a later batch could be stored before the resent one. For the same reason it ends when a batch of
-several callers' messages is refused for one of them, or because a compacted topic has their keys in
-several queues: its producer sends them again. And it
-ends when a rule for every request refuses a batch: whether that was sent before, on a stream that
-was lost, only its producer knows, and "refused" would say of it that it is not stored.
+several callers' messages is refused for one of them, or because their topic has them in several
+queues: its producer sends them again. And it ends when a rule for every request refuses a batch:
+whether that was sent before, on a stream that was lost, only its producer knows, and "refused"
+would say of it that it is not stored.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from dledger.errors import (
     RateLimited,
     Refused,
     SeveralQueues,
+    TopicTypeMismatch,
 )
 from dledger.requests.context import RequestContext
 from dledger.rpc.pb import dledger_pb2 as pb
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_OF_ITS_MESSAGES: Final = IllegalKey | SeveralQueues | TopicTypeMismatch
+"""What a topic refuses a batch for because of some of its messages."""
 _OVERLOAD_PAUSE_S: Final = 0.01
 _UNREAD_S: Final = 10.0
 """How long answers may stay unread by a producer at its limit of unanswered batches."""
@@ -202,7 +205,7 @@ class Producing:
             if asked is not None:
                 asked.admit(calls=0, messages=messages, size_bytes=len(command))
             command, refused = await self._for_topic(command, checked)
-            stops = batch.joined and isinstance(refused, IllegalKey | SeveralQueues)
+            stops = batch.joined and isinstance(refused, _OF_ITS_MESSAGES)
         while not self._closed and self._is_full(len(command), messages):
             await self._make_room()
         if self._closed:
@@ -243,7 +246,7 @@ class Producing:
             topic = await self._resolver.topic(batch.topic)
             if (topics := self._engine.state.topics).full:
                 topics.check_takes(batch.topic)
-            return for_topic(command, topic), None
+            return for_topic(command, topic, is_typed=batch.typed is not None), None
         except (Refused, RateLimited, DiskFull) as error:
             return command, error
 
