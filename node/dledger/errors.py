@@ -126,11 +126,14 @@ class IllegalGroup(InvalidArgument):
 
 
 class SeveralQueues(InvalidArgument):
-    """The keys or message groups of a batch are of several queues of its topic; a batch is of one.
+    """A batch is of several queues, of which its topic chooses one for each message.
+
+    In a compacted topic the key does, in a FIFO one the message group, in one of type PRIORITY the
+    priority. A batch is of one.
 
     Attributes:
-        queues: How many queues the topic has; a key is in that of its CRC32C modulo this number, a
-            message group likewise.
+        queues: How many queues the topic has; a key or message group is in that of its CRC32C
+            modulo this number, a priority in that of its own number, or in the last one.
     """
 
     def __init__(self, sentence: str, *, queues: int) -> None:
@@ -148,6 +151,17 @@ class SeveralQueues(InvalidArgument):
             f"topic {topic!r} is {kind}, and the {by} of this batch are of several of its "
             f"{queues} queues ({named}): send what is of one queue (CRC32C of the {by[:-1]} modulo "
             f"{queues}) in one batch, or single records",
+            queues=queues,
+        )
+
+    @classmethod
+    def of_priorities(cls, topic: str, rows: Sequence[tuple[int, int]], *, queues: int) -> Self:
+        """Return the error; *rows* has some of the batch's, each with the queue of its priority."""
+        named = ", ".join(f"row {row} in queue {queue_id}" for row, queue_id in rows)
+        return cls(
+            f"topic {topic!r} orders by priority, and those of this batch are of several of its "
+            f"{queues} queues ({named}): send what is of one queue (that of the priority's number, "
+            f"{queues - 1} at most) in one batch, or single records",
             queues=queues,
         )
 

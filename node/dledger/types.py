@@ -21,6 +21,8 @@ MAX_NUMBER: Final = 1 << 62
 follows it would not fit where numbers have 64 bits, or 63."""
 NO_PRIORITY: Final = -1
 """The priority of a message that has none."""
+MAX_PRIORITY: Final = (1 << 31) - 1
+"""The highest priority, that of the protocol; a topic of n queues tells n of them apart."""
 _OVERHEAD_BYTES: Final = 256
 """What an entry takes in memory beside its data, about."""
 
@@ -93,7 +95,8 @@ class Record:
         keys: Any number of keys, for look-ups and compaction.
         properties: The user's own, UTF-8.
         born_at_ms: When the producer made it, Unix milliseconds.
-        message_group: In FIFO topics: messages of one group are delivered one after the other.
+        typed: What only some types of topics know, as it is sent; None: nothing. What is read has
+            it beside the record (`StoredRecord`), with what the group says of it.
     """
 
     body: bytes
@@ -102,7 +105,7 @@ class Record:
     keys: tuple[str, ...] = ()
     properties: dict[str, str] = field(default_factory=dict)
     born_at_ms: int = 0
-    message_group: str = ""
+    typed: Typed | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -236,7 +236,7 @@ class CallingSender(_Caller):
             message_id=self._id(number),
             body=self._body(number),
             born_at_ms=0,
-            message_group=self._group(number),
+            typed=pb.Typed(message_group=group) if (group := self._group(number)) else None,
         )
         request = pb.AppendRequest(client_id=self.name, topic=CALLED, queue_id=-1, records=[record])
         try:

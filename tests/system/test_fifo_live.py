@@ -12,7 +12,7 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
-from dledger.client import AppendStream, Client, Record, SpoolingProducer
+from dledger.client import AppendStream, Client, Record, SpoolingProducer, Typed
 from dledger.rpc.rocketmq_stubs import definition
 from e2e.harness.dev_group import DevGroup
 from e2e.harness.ports import free_port_range
@@ -115,7 +115,9 @@ async def test_native_producers_name_groups_and_read_them_back(
 ) -> None:
     """Alone, in a stream that joins what is of one queue, and through a spool."""
     address = f"127.0.0.1:{group.client_port}"
-    records = [Record(body=b"%d" % n, message_group=f"order-{n % 3}") for n in range(12)]
+    records = [
+        Record(body=b"%d" % n, typed=Typed(message_group=f"order-{n % 3}")) for n in range(12)
+    ]
     async with Client(address) as client:
         await client.create_topic("n", "FIFO", queues=4)
         for record in records:
@@ -133,5 +135,5 @@ async def test_native_producers_name_groups_and_read_them_back(
 
     of: defaultdict[str, list[int]] = defaultdict(list)
     for each in stored:
-        of[each.record.message_group].append(int(each.record.body))
+        of[each.typed.message_group if each.typed else ""].append(int(each.record.body))
     assert dict(of) == {f"order-{at}": 4 * list(range(at, 12, 3)) for at in range(3)}

@@ -532,7 +532,10 @@ class ConsumerGroups:
         topic_type = TYPES[self._topics.named(command.topic).type]
         hint = command.queue_id
         limit = min(command.limit, MAX_RECEIVE)
-        order = [*range(hint, len(queues)), *range(hint)] if command.any_queue else [hint]
+        if command.any_queue and topic_type.highest_first:
+            order = [*range(len(queues) - 1, -1, -1)]
+        else:
+            order = [*range(hint, len(queues)), *range(hint)] if command.any_queue else [hint]
         positions: list[tuple[int, int]] = []
         # Dead letters stay what they are.
         is_dead = command.topic[:PREFIX_LENGTH] == DEAD_LETTERS

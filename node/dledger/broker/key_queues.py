@@ -18,9 +18,8 @@ from crc32c import crc32c
 
 from dledger.broker.group_codes import codes_of_groups
 from dledger.broker.produce import NO_QUEUE, ProduceFrame
-from dledger.broker.topics import TYPES, Topic
+from dledger.broker.topics import Topic
 from dledger.errors import IllegalGroup, IllegalKey, InvalidArgument, SeveralQueues
-from dledger.types import Record
 
 _ROWS_NAMED = 4
 
@@ -28,18 +27,6 @@ _ROWS_NAMED = 4
 def queue_of_key(key: bytes, queues: int) -> int:
     """Return the queue that a key, or a message group, in UTF-8, is in; *queues*: of the topic."""
     return crc32c(key) % queues
-
-
-def key_of(record: Record) -> str:
-    """Return what chooses a record's queue where something does; empty: nothing in it can."""
-    if record.message_group:
-        return record.message_group
-    return next(iter(record.keys)) if len(record.keys) == 1 else ""
-
-
-def chooses_queues(topic: Topic) -> bool:
-    """Whether what is in a message chooses its queue."""
-    return topic.compaction is not None or TYPES[topic.type].in_order
 
 
 def queues_of_keys(topic: Topic, keys: Sequence[Collection[bytes]]) -> list[int]:

@@ -30,11 +30,13 @@ class TopicType(ABC):
         name: In the log, in snapshots and on the wire; also RocketMQ's for the type of a message.
         fields: Which its messages may have of the fields that not all types know.
         in_order: Whether messages of one group are delivered one after the other.
+        highest_first: Whether who asks for messages of any queue gets those of higher ones first.
     """
 
     name: ClassVar[str]
     fields: ClassVar[frozenset[str]] = frozenset()
     in_order: ClassVar[bool] = False
+    highest_first: ClassVar[bool] = False
 
     def check(self, kind: str, fields: Collection[str]) -> None:
         """Refuse a message that is not for topics of this type, before it gets into the log.
@@ -104,20 +106,22 @@ class Transaction(Normal):
 
 
 class Priority(Normal):
-    """Those of a higher priority are delivered first."""
+    """Those of a higher priority are delivered first: they lie in a higher queue (`priorities`)."""
 
     name = "PRIORITY"
     fields = frozenset({"priority"})
+    highest_first = True
 
 
 NORMAL: Final = Normal()
 FIFO: Final = Fifo()
 DELAY: Final = Delay()
+PRIORITY: Final = Priority()
 TYPES: Final[Mapping[str, TopicType]] = {
-    each.name: each for each in (NORMAL, FIFO, DELAY, Transaction(), Priority())
+    each.name: each for each in (NORMAL, FIFO, DELAY, Transaction(), PRIORITY)
 }
 """The types that a topic may have, in the log and on every node."""
-SERVED: Final = frozenset({NORMAL.name, FIFO.name, DELAY.name})
+SERVED: Final = frozenset({NORMAL.name, FIFO.name, DELAY.name, PRIORITY.name})
 """Those that this version serves: a topic of another type is in no log, as none is asked for."""
 LITE: Final = "LITE"
 """RocketMQ's type for millions of topics in one, which this broker will not have."""
@@ -141,8 +145,9 @@ def check_served(type: str) -> None:  # noqa: A002, its name on the wire
             "let consumers choose by tag"
         )
     _check_type(type)
-    there = ", ".join(sorted(SERVED))
-    raise Unsupported(f"topic type {type} is not implemented yet; only {there} is")
+    *others, last = sorted(SERVED)
+    there = f"{', '.join(others)} and {last} are" if others else f"{last} is"
+    raise Unsupported(f"topic type {type} is not implemented yet; only {there}")
 
 
 def _check_type(type: str) -> None:  # noqa: A002, its name on the wire

@@ -23,7 +23,7 @@ from dledger.common.limits import (
 from dledger.errors import InvalidArgument
 from dledger.rpc.rocketmq_stubs import definition
 from dledger.rpc.status import Code, Rejected
-from dledger.types import Record, Typed
+from dledger.types import MAX_PRIORITY, NO_PRIORITY, Record, Typed
 
 _DIGEST = definition.DigestType
 _NO_DIGEST, _CRC32, _MD5, _SHA1 = (
@@ -129,6 +129,10 @@ def check_typed(typed: Typed) -> None:
             f"a delivery time is from 0 to {MAX_TIMESTAMP_MS} (the year 9999), in milliseconds, "
             f"not {typed.deliver_at_ms}",
         )
+    if not NO_PRIORITY <= typed.priority <= MAX_PRIORITY:
+        raise Rejected(
+            Code.BAD_REQUEST, f"a priority is from 0 to {MAX_PRIORITY}, not {typed.priority}"
+        )
     if typed.moved_from is not None:
         raise InvalidArgument(
             f"a message says that it was moved from topic {typed.moved_from.topic[:80]!r}, which "
@@ -197,15 +201,16 @@ def check_record(record: Record) -> None:
     _check_unicode(record)
     check_tag(record.tag)
     check_properties(record.properties, record.keys)
+    if record.typed is not None:
+        check_typed(record.typed)
     check_id_size(len(record.message_id.encode()))
-    if record.message_group:
-        check_typed(Typed(message_group=record.message_group))
 
 
 def _check_unicode(record: Record) -> None:
     """Refuse lone surrogates, which a Python string may contain but UTF-8 cannot encode."""
     pairs = (text for pair in record.properties.items() for text in pair)
-    texts = (record.message_id, record.tag, record.message_group)
+    group = "" if record.typed is None else record.typed.message_group
+    texts = (record.message_id, record.tag, group)
     for text in (*texts, *record.keys, *pairs):
         try:
             text.encode()

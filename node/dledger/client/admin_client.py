@@ -30,15 +30,14 @@ from dledger.rpc.messages import optional_fields, own_retention, same_fields
 from dledger.rpc.mutual_tls import MutualTls
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.pb import dledger_pb2_grpc as pb_grpc
+from dledger.rpc.typed_messages import typed_of
 from dledger.types import (
-    NO_PRIORITY,
     Member,
     Membership,
     MovedFrom,
     NodeId,
     Record,
     StoredRecord,
-    Typed,
 )
 
 ADMIN_ANSWER_BYTES: Final = 256 << 10
@@ -581,13 +580,14 @@ class AdminClient(Channel):
                     stored.record,
                     keys=tuple(stored.record.keys),
                     properties=dict(stored.record.properties),
+                    typed=None,
                 )
                 yield same_fields(
                     StoredRecord,
                     stored,
                     record=record,
                     generation=response.generation,
-                    typed=_from_pb(stored.typed) if stored.HasField("typed") else None,
+                    typed=typed_of(stored.typed) if stored.HasField("typed") else None,
                 )
             if response.next_offset >= response.end_offset:
                 return
@@ -851,15 +851,6 @@ def _letter(letter: pb.DeadLetter) -> DeadLetterView:
 def _backlog(backlog: pb.Backlog) -> Backlog:
     filters = tuple(same_fields(FilterBacklog, each) for each in backlog.filters)
     return same_fields(Backlog, backlog, filters=filters)
-
-
-def _from_pb(typed: pb.Typed) -> Typed:
-    return same_fields(
-        Typed,
-        typed,
-        priority=typed.priority if typed.HasField("priority") else NO_PRIORITY,
-        moved_from=optional_fields(MovedFrom, typed, "moved_from"),
-    )
 
 
 def _to_pb(member: Member) -> pb.Member:

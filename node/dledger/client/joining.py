@@ -7,10 +7,10 @@ that finds the lane free is sent at once, alone. Used by `append_stream`.
 A record joins only if a node would take it, by the same rules (`joinable`). So what a node can
 still refuse a whole batch for is what its records have in common, such as the topic.
 
-In a compacted topic the keys choose the queue, in a FIFO topic the message groups, and a batch is
-of one. A producer learns that, and how many queues there are, from the node that refuses its first
-batch of several; that batch is taken apart. From then on each queue has its lane, as if each record
-had asked for it.
+In a compacted topic the keys choose the queue, in a FIFO topic the message groups, in one of type
+PRIORITY the priorities, and a batch is of one. A producer learns that, and how many queues there
+are, from the node that refuses its first batch of several; that batch is taken apart. From then on
+each queue has its lane, as if each record had asked for it.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from dataclasses import replace
 from operator import index
 from typing import Final
 
-from dledger.broker.key_queues import key_of, queue_of_key
 from dledger.broker.message import Columns
 from dledger.broker.produce import NO_QUEUE, encode_produce
+from dledger.broker.queue_choice import queue_of_record
 from dledger.checks.messages import check_record
 from dledger.checks.names import is_client_id, is_name
 from dledger.client.message_ids import MessageIds
 from dledger.client.unanswered import Batch, Call
 from dledger.common.limits import MAX_BODY_BYTES, MAX_MESSAGES, MAX_REQUEST_BYTES
 from dledger.errors import Refused
-from dledger.types import Record, Typed
+from dledger.types import Record
 
 UNDER_WAY: Final = 4
 """Batches of one lane that are unanswered at once: some are synced while the next is on its way."""
@@ -74,7 +74,8 @@ def size_of(record: Record | bytes) -> int:
     """Return what a record takes in a batch, about."""
     if isinstance(record, bytes):
         return len(record) + _ROW_BYTES
-    texts = (record.message_id, record.tag, record.message_group, *record.keys)
+    group = "" if record.typed is None else record.typed.message_group
+    texts = (record.message_id, record.tag, group, *record.keys)
     pairs = sum(len(name) + len(value) for name, value in record.properties.items())
     return len(record.body) + _ROW_BYTES + sum(map(len, texts)) + pairs
 
@@ -93,15 +94,8 @@ def columns_of(given: Sequence[Record | bytes], ids: MessageIds) -> Columns:
         tags=[record.tag for record in batch],
         keys=[record.keys for record in batch],
         properties=[record.properties for record in batch],
-        typed=typed_of(batch),
+        typed=[r.typed for r in batch] if any(r.typed for r in batch) else (),
     )
-
-
-def typed_of(batch: Sequence[Record]) -> Sequence[Typed | None]:
-    """Return what records have that only some types of topics know; empty if none has."""
-    if not any(record.message_group for record in batch):
-        return ()
-    return [Typed(message_group=r.message_group) if r.message_group else None for r in batch]
 
 
 def encode(batch: Batch, ids: MessageIds, client_id: str) -> None:
@@ -159,7 +153,7 @@ class Lanes:
     def __init__(self, client_id: str, release: Callable[[Batch], None], *, max_bytes: int) -> None:
         self._release, self._max_bytes = release, min(max_bytes, MAX_REQUEST_BYTES)
         self._topics: dict[str, dict[int, _Lane]] = {}
-        self._key_queues: dict[str, int] = {}
+        self._own_queues: dict[str, int] = {}
         self._has_scope = is_client_id(client_id) and _is_text(client_id)
 
     def has_lane(self, topic: str, queue_id: int) -> bool:
@@ -186,20 +180,21 @@ class Lanes:
             self._release_one(lane)
 
     def learn(self, topic: str, queues: int) -> None:
-        """Note that keys or message groups choose a topic's queue, of so many, as a node says."""
-        self._key_queues[topic] = queues
+        """Note that a topic chooses the queues and has so many, as a node says."""
+        self._own_queues[topic] = queues
 
     def _number_of(self, call: Call) -> int:
         """Return the number of the lane that a record goes to.
 
-        It is the queue that it asks for, `NO_QUEUE`, or below that one for each queue that keys or
-        message groups choose: such a batch names no queue, as its topic may be another one by now.
+        It is the queue that it asks for, `NO_QUEUE`, or below that one for each queue that a topic
+        chooses: such a batch names no queue, as its topic may be another one by now.
         """
-        queues, record = self._key_queues.get(call.topic), call.record
-        key = key_of(record) if queues is not None and isinstance(record, Record) else ""
-        if queues is None or not key:
+        queues, record = self._own_queues.get(call.topic), call.record
+        if queues is None or not isinstance(record, Record):
             return call.queue_id
-        chosen = queue_of_key(key.encode(), queues)
+        chosen = queue_of_record(record, queues)
+        if chosen is None:
+            return call.queue_id
         return NO_QUEUE - 1 - chosen if call.queue_id in {NO_QUEUE, chosen} else call.queue_id
 
     def close(self, topic: str, queue_id: int) -> None:

@@ -33,6 +33,7 @@ from dledger.rpc.messages import optional_fields, own_retention, same_fields
 from dledger.rpc.mutual_tls import MutualTls
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.pb import dledger_pb2_grpc as pb_grpc
+from dledger.rpc.typed_messages import typed_message
 from dledger.types import Appended, Record, StoredRecord
 
 _RETRY_S: Final = 0.1
@@ -194,7 +195,7 @@ class Client(Channel):
             keys=record.keys,
             properties=record.properties,
             born_at_ms=record.born_at_ms,
-            message_group=record.message_group,
+            typed=None if record.typed is None else typed_message(record.typed),
         )
 
     async def read(

@@ -117,7 +117,6 @@ class StoredBatch:
                     keys=message.keys,
                     properties=dict(message.properties),
                     born_at_ms=message.born_at_ms,
-                    message_group=message.typed.message_group if message.typed else "",
                 ),
                 offset=offset,
                 index=index,

@@ -30,7 +30,7 @@ from dledger.broker.held_leases import MAX_LEASES
 from dledger.broker.produce import ProduceFrame
 from dledger.broker.queue_positions import Stretch
 from dledger.broker.results import Received
-from dledger.broker.topics import Topic
+from dledger.broker.topics import TYPES, Topic
 from dledger.errors import OffsetOutOfRange
 from dledger.requests.engine import Engine
 from dledger.rocketmq.expressions import TAGS, Expression, Properties
@@ -139,7 +139,9 @@ class ExpressionScans:
         """
         queues = len(self._engine.state.topics.queues(topic.name))
         queue_ids = [poll.queue_id]
-        if poll.any_queue:  # from another one each time: in one there may be much that is passed
+        if poll.any_queue and TYPES[topic.type].highest_first:
+            queue_ids = [*range(queues - 1, -1, -1)]
+        elif poll.any_queue:  # from another one each time: in one there may be much that is passed
             self._turns += 1
             queue_ids = [(poll.queue_id + self._turns + each) % queues for each in range(queues)]
         for queue_id in queue_ids:

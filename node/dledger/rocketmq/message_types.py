@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from dledger.broker.topics import DELAY, FIFO, NORMAL, SERVED, TYPES
+from dledger.broker.topics import DELAY, FIFO, NORMAL, PRIORITY, SERVED, TYPES
 from dledger.checks.messages import check_typed
 from dledger.errors import TopicTypeMismatch
 from dledger.rpc.rocketmq_stubs import definition
 from dledger.rpc.status import Code, Rejected
-from dledger.types import Typed
+from dledger.types import NO_PRIORITY, Typed
 
 PLAIN: Final = definition.MessageType.NORMAL
 """Up to this number of a type a message has nothing that not all have."""
@@ -84,7 +84,18 @@ def _timed(system: definition.SystemProperties) -> Typed:
     return Typed(deliver_at_ms=due.seconds * 1000 + due.nanos // 1_000_000 or _LONG_PAST_MS)
 
 
+def _prioritised(system: definition.SystemProperties) -> Typed:
+    if not system.HasField("priority"):
+        raise TopicTypeMismatch(
+            "a PRIORITY message has a priority, from 0, the lowest, on, and this one has none"
+        )
+    if system.priority <= NO_PRIORITY:
+        raise Rejected(Code.BAD_REQUEST, f"a priority is from 0 on, not {system.priority}")
+    return Typed(priority=system.priority)
+
+
 _READERS: Final[Mapping[str, Callable[[definition.SystemProperties], Typed]]] = {
     FIFO.name: _grouped,
     DELAY.name: _timed,
+    PRIORITY.name: _prioritised,
 }

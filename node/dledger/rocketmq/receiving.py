@@ -18,7 +18,7 @@ from dledger.broker.produce import ProduceFrame
 from dledger.broker.queue_positions import Payload
 from dledger.broker.rekeep import REKEPT, Origin, origins
 from dledger.broker.results import Delivery, Received
-from dledger.broker.topics import FIFO, Topic
+from dledger.broker.topics import FIFO, TYPES, Topic
 from dledger.calls.caller import Caller
 from dledger.checks.resources import client_id, group_name, topic_name
 from dledger.common.limits import (
@@ -186,8 +186,13 @@ class Receiver:
             topic=name,
             queue_id=max(request.message_queue.id, 0),
             # A push consumer polls every queue. A simple consumer picks one at random each time,
-            # and would wait at an empty queue while messages lie in the next.
-            any_queue=not request.auto_renew or request.message_queue.id < 0,
+            # and would wait at an empty queue while messages lie in the next. Where the highest
+            # queue comes first, it comes first for all.
+            any_queue=(
+                not request.auto_renew
+                or request.message_queue.id < 0
+                or TYPES[topic.type].highest_first
+            ),
             limit=min(request.batch_size, MAX_RECEIVE_BATCH),
             invisible_ms=invisible_ms,
             tags=tags,

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from dledger.broker.topics import Topic
+from dledger.broker.topics import TYPES, Topic
 from dledger.calls.caller import Caller
 from dledger.checks.resources import group_name, topic_name
 from dledger.requests.config import RequestConfig
 from dledger.requests.engine import ClientEndpoint, Engine
 from dledger.requests.topic_resolver import TopicResolver
+from dledger.rocketmq.long_polls import ANY_QUEUE
 from dledger.rpc.rocketmq_stubs import definition, service
 from dledger.rpc.status import ok
 from dledger.types import NodeId
@@ -58,15 +59,16 @@ class Router:
         """Return the queues that a push consumer should poll: all of them.
 
         Consumers of a group share messages rather than queues, so none has to wait until the
-        queues of a dead consumer are reassigned.
+        queues of a dead consumer are reassigned. Where the highest queue comes first, they are
+        polled as one, as RocketMQ has it: what waits in the client waits before what is urgent.
         """
         group_name(request.group)
-        queues = await self._queues(request.topic, caller)
+        queues = await self._queues(request.topic, caller, to_poll=True)
         assignments = [definition.Assignment(message_queue=queue) for queue in queues]
         return service.QueryAssignmentResponse(status=ok(), assignments=assignments)
 
     async def _queues(
-        self, resource: definition.Resource, caller: Caller
+        self, resource: definition.Resource, caller: Caller, *, to_poll: bool = False
     ) -> list[definition.MessageQueue]:
         name = topic_name(resource)
         topic = await self._resolver.topic(name)
@@ -75,7 +77,9 @@ class Router:
             brokers = as_brokers(self._engine.node_id, nodes, tls=caller.tls)
         else:
             brokers = [(self._engine.group, addresses_of(nodes, tls=caller.tls))]
-        return message_queues(topic, resource, brokers)
+        as_one = to_poll and TYPES[topic.type].highest_first
+        queue_ids = range(ANY_QUEUE, 0) if as_one else range(topic.queues)
+        return message_queues(topic, resource, brokers, queue_ids=queue_ids)
 
 
 def takes_one_address(caller: Caller) -> bool:
@@ -89,9 +93,12 @@ def message_queues(
     topic: Topic,
     resource: definition.Resource,
     brokers: Sequence[tuple[str, Sequence[definition.Address]]],
+    *,
+    queue_ids: range | None = None,
 ) -> list[definition.MessageQueue]:
     """Return a topic's queues in protocol form: each queue once per entry of *brokers*.
 
+    They are those of *queue_ids*; None: all.
     A broker is a name and its addresses. Usually the group is the only broker, and every queue
     names all nodes in a stable order: an SDK keys its channel by that set, and fails over to the
     next node in it by itself.
@@ -111,7 +118,7 @@ def message_queues(
             broker=broker,
             accept_message_types=[definition.MessageType.Value(topic.type)],
         )
-        for queue_id in range(topic.queues)
+        for queue_id in (range(topic.queues) if queue_ids is None else queue_ids)
         for broker in places
     ]
 

@@ -13,9 +13,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from dledger.broker.held_commands import encode_produce_held
 from dledger.broker.held_refs import Kind
-from dledger.broker.key_queues import queues_of_groups, queues_of_keys
 from dledger.broker.message import Columns, Encoding, Message
 from dledger.broker.produce import NO_QUEUE, encode_produce
+from dledger.broker.queue_choice import queues_of_messages
 from dledger.broker.topics import DELAY, NORMAL, TYPES, Topic
 from dledger.checks.messages import (
     check_body,
@@ -48,7 +48,7 @@ _ENCODINGS: Final = {0: Encoding.IDENTITY} | {int(encoding): encoding for encodi
 class Origin(NamedTuple):
     """What messages of one PRODUCE command have in common; of a replay, the mark of its call.
 
-    *queue_id* is `NO_QUEUE` unless what is in the messages chooses it.
+    *queue_id* is `NO_QUEUE` unless the topic chooses it by something that the messages have.
     """
 
     client_id: str
@@ -121,20 +121,13 @@ def checked(
 
 
 def by_queue(sending: Sending, topic: Topic) -> list[Sending]:
-    """Return a request in parts of one queue each, which follow each other.
+    """Return a request to a topic that chooses the queue in parts of one each, one after the other.
 
-    It is for a topic where keys or message groups choose the queue. A part ends where the next
-    message's queue is another one, so that the sequences of a replay follow each other in each
-    part. Raises IllegalKey or IllegalGroup.
+    A part ends where the next message's queue is another one, so that the sequences of a replay
+    follow each other in each part. Raises as `queues_of_messages` does.
     """
-    if topic.compaction is None:
-        groups = [each.typed.message_group if each.typed else "" for each in sending.messages]
-        queue_ids = queues_of_groups(topic, [group.encode() for group in groups])
-    else:
-        keys = [[key.encode() for key in message.keys] for message in sending.messages]
-        queue_ids = queues_of_keys(topic, keys)
     parts, start = list[Sending](), 0
-    for queue_id, rows in groupby(queue_ids):
+    for queue_id, rows in groupby(queues_of_messages(sending.messages, topic)):
         stop = start + len(list(rows))
         messages = sending.messages[start:stop]
         mark = sending.origin.replay

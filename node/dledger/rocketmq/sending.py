@@ -11,9 +11,9 @@ from prometheus_client import Counter
 
 from dledger.broker.command_frame import CommandType, MalformedCommandError
 from dledger.broker.held_refs import HELD_QUEUE, HeldMessage, Ref
-from dledger.broker.key_queues import chooses_queues
 from dledger.broker.message import Message
 from dledger.broker.produce import ProduceFrame
+from dledger.broker.queue_choice import chooses_queues
 from dledger.broker.queue_positions import Position
 from dledger.broker.results import NOWHERE, Produced
 from dledger.broker.topics import NORMAL, Topic
@@ -27,6 +27,7 @@ from dledger.errors import (
     MessageIdConflict,
     OffsetOutOfRange,
     Unavailable,
+    UnknownTopic,
 )
 from dledger.requests.engine import Engine
 from dledger.requests.topic_resolver import TopicResolver
@@ -68,17 +69,31 @@ class Sender:
         """Store the request's messages as one batch; return each one's position."""
         sending = checked(request, caller.client_id, caller.line, caller.fields.get(REPLAY_FIELD))
         await self._unpacking.check(sending.unchecked, caller.host)
-        topic = await self._resolver.topic(sending.origin.topic)
-        sending.check_topic(topic)
+        topic = await self._topic_of(sending)
         if (topics := self._engine.state.topics).full:
             topics.check_takes(sending.origin.topic)
         if sending.is_timed:
             return await self._send_timed(sending, topic)
         if chooses_queues(topic):
-            offsets = await self._keyed_offsets(by_queue(sending, topic))
+            offsets = await self._offsets_of(by_queue(sending, topic))
         else:
             offsets = await self._offsets(sending, await self._submitted(sending))
         return response_of(sending.messages, offsets)
+
+    async def _topic_of(self, sending: Sending) -> Topic:
+        """Return the topic of a request, whose messages it takes.
+
+        Raises:
+            UnknownTopic: It does not exist, and may not be made on its first use: then it would be
+                NORMAL, for ever.
+            TopicTypeMismatch: It is of another type than the messages.
+        """
+        name = sending.origin.topic
+        if sending.kind != NORMAL.name and self._engine.state.topics.get(name) is None:
+            raise UnknownTopic(name)
+        topic = await self._resolver.topic(name)
+        sending.check_topic(topic)
+        return topic
 
     async def _send_timed(self, sending: Sending, topic: Topic) -> service.SendMessageResponse:
         """Hold messages until they are due, or store them if they are; a retry may find either."""
@@ -110,8 +125,8 @@ class Sender:
             places[row] = found
         return places
 
-    async def _keyed_offsets(self, parts: Sequence[Sending]) -> list[int]:
-        """Store the parts of a request whose content chooses queues; return all offsets, in order.
+    async def _offsets_of(self, parts: Sequence[Sending]) -> list[int]:
+        """Store a request in parts of one queue each; return all offsets, in their order.
 
         They are submitted together, in order, so that what a lost leader has of them is the first
         ones. Of a replay with an id that another message had before, each waits for the one before
@@ -134,9 +149,8 @@ class Sender:
             if not submitted:
                 raise
             raise Unavailable(
-                f"{error}; of the request's {len(parts)} parts for the queues of their keys or "
-                f"message groups {len(submitted)} may be stored: send it again with the same "
-                "message ids"
+                f"{error}; of the request's {len(parts)} parts of one queue each "
+                f"{len(submitted)} may be stored: send it again with the same message ids"
             ) from error
         try:
             places = await asyncio.gather(*submitted)
@@ -163,10 +177,10 @@ class Sender:
     ) -> Submitted[service.SendMessageResponse] | None:
         """Submit the request's messages now.
 
-        None if their topic has to be created first, is compacted or not NORMAL, or perhaps takes
-        none for want of room; or if they are not NORMAL, or a body of theirs takes long to look
-        into. They are no replay's: the group often knows some of it, and it has thousands, which
-        nobody is to parse and check twice. So `send` serves it.
+        None if their topic has to be created first, or chooses their queues, or perhaps takes none
+        for want of room; or if they are not NORMAL, or a body of theirs takes long to look into.
+        They are no replay's: the group often knows some of it, and it has thousands, which nobody
+        is to parse and check twice. So `send` serves it.
 
         The response is None if an id of theirs was used before: `send` has to look by whom.
         """

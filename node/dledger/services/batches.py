@@ -14,9 +14,9 @@ from dledger.broker.command_frame import (
     UnknownCommandError,
     split,
 )
-from dledger.broker.key_queues import chooses_queues, keyed_queue
 from dledger.broker.produce import NO_QUEUE, ProduceFrame, with_queue
-from dledger.broker.topics import FIFO, NORMAL, TYPES, Topic
+from dledger.broker.queue_choice import chooses_queues, queue_of_batch
+from dledger.broker.topics import FIFO, NORMAL, PRIORITY, TYPES, Topic
 from dledger.checks.messages import (
     check_body_sizes,
     check_born_host,
@@ -33,7 +33,7 @@ from dledger.checks.names import check_client_id, check_name
 from dledger.common.features import FEATURES
 from dledger.errors import FeatureNotReady, InvalidArgument
 
-_BATCHED: Final = (FIFO,)
+_BATCHED: Final = (FIFO, PRIORITY)
 """The types beside NORMAL whose messages producers send in batches; others are held one by one."""
 
 
@@ -68,16 +68,20 @@ def checked_batch(command: bytes) -> ProduceFrame:
 def for_topic(command: bytes, topic: Topic, *, is_typed: bool) -> bytes:
     """Return the PRODUCE command of a checked batch as it may be proposed for its topic.
 
-    That is as it is; for a compacted or FIFO topic it names the queue of its keys or message
-    groups. A batch is of one queue, as its answer is: its producer can tell which by the keys or
-    groups, and is told of how many queues. *is_typed*: Whether a message of it has what only some
-    types of topics know.
+    That is as it is; if its topic chooses the queue (by key, message group, or priority), it names
+    that. A batch is of one queue, as its answer is: its producer can tell which, and is told of how
+    many queues.
+
+    Args:
+        command: The batch, framed.
+        topic: Its topic.
+        is_typed: Whether any message has what only some types of topics know.
 
     Raises:
         TopicTypeMismatch: The topic takes messages of another type.
-        IllegalKey, SeveralQueues: The topic is compacted, and the keys do not fit it.
-        IllegalGroup, SeveralQueues: The topic is FIFO, and the message groups do not fit it.
-        InvalidArgument: Likewise, of the queue that the batch asks for.
+        IllegalKey, IllegalGroup: The topic chooses the queue by what a message has not.
+        SeveralQueues: Its messages are of several queues.
+        InvalidArgument: The batch asks for another queue.
     """
     if topic.type == NORMAL.name and topic.compaction is None and not is_typed:
         return command
@@ -86,7 +90,9 @@ def for_topic(command: bytes, topic: Topic, *, is_typed: bool) -> bytes:
         kind = NORMAL.name if batch.typed is None else _kind_of(batch.typed.fields)
         if kind != topic.type:
             TYPES[topic.type].check(kind, ())
-        return with_queue(command, keyed_queue(batch, topic)) if chooses_queues(topic) else command
+        return (
+            with_queue(command, queue_of_batch(batch, topic)) if chooses_queues(topic) else command
+        )
     except MalformedCommandError as error:
         raise InvalidArgument(f"not a valid batch: {error}") from error
 

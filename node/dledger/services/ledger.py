@@ -13,7 +13,6 @@ from collections.abc import (
 )
 from contextlib import aclosing
 from functools import partial
-from operator import attrgetter
 from typing import Final
 
 from dledger.broker.command_frame import MalformedCommandError
@@ -42,12 +41,12 @@ from dledger.rpc.channel import LEADER_KEY, NOTHING_TAKEN_KEY
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.requests import parsed
 from dledger.rpc.status import grpc_code_of
+from dledger.rpc.typed_messages import typed_of
 from dledger.services.batches import for_topic
 from dledger.services.native import NativeHandlers, native_method, native_stream
 from dledger.services.producing import Producing
 from dledger.services.reading import BatchReading, QueueSlice, encoded
 from dledger.services.record_message import record_message
-from dledger.types import Typed
 
 SERVICE_NAME: Final = "dledger.v1.Ledger"
 _ELECTION_WAIT_S: Final = 1.0
@@ -81,7 +80,7 @@ class LedgerHandlers(NativeHandlers):
         topic = request.topic
         check_name("topic", topic)
         command, request_client = command_of(request), request.client_id
-        is_typed = any(map(_group_of, request.records))
+        is_typed = any(each.HasField("typed") for each in request.records)
         del request  # free this second copy of the bodies while the command waits
         command = for_topic(command, await self._context.resolver.topic(topic), is_typed=is_typed)
         if (topics := self._engine.state.topics).full:
@@ -219,9 +218,6 @@ def command_of(request: pb.AppendRequest) -> bytes:
     )
 
 
-_group_of: Final = attrgetter("message_group")
-
-
 def _checked_columns(records: Sequence[pb.Record]) -> Columns:
     """Return a batch in columns; each rule checks a column rather than every message."""
     message_ids = [record.message_id for record in records]
@@ -241,12 +237,9 @@ def _checked_columns(records: Sequence[pb.Record]) -> Columns:
         properties = [dict(each) for each in properties]
         for names, values in zip(keys, properties, strict=True):
             check_properties(values, names)
-    typed: Sequence[Typed | None] = ()
-    if any(map(_group_of, records)):
-        grouped = [Typed(message_group=each.message_group) for each in records]
-        for each in grouped:
-            check_typed(each)
-        typed = [each if each.message_group else None for each in grouped]
+    typed = [typed_of(each.typed) if each.HasField("typed") else None for each in records]
+    for each in filter(None, typed):
+        check_typed(each)
     return Columns(
         message_ids=message_ids,
         bodies=bodies,
@@ -254,7 +247,7 @@ def _checked_columns(records: Sequence[pb.Record]) -> Columns:
         tags=tags,
         keys=keys,
         properties=properties,
-        typed=typed,
+        typed=typed if any(typed) else (),
     )
 
 

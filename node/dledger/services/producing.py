@@ -8,10 +8,10 @@ order of the batches. The batches in flight are bounded per stream and per conne
 When its stream ends, a producer resends everything unanswered, oldest first. So the stream is
 closed as soon as a batch's outcome is unknown, even if earlier answers are still unread: otherwise
 a later batch could be stored before the resent one. For the same reason it ends when a batch of
-several callers' messages is refused for one of them, or because a compacted topic has their keys in
-several queues: its producer sends them again. And it
-ends when a rule for every request refuses a batch: whether that was sent before, on a stream that
-was lost, only its producer knows, and "refused" would say of it that it is not stored.
+several callers' messages is refused for one of them, or because their topic has them in several
+queues: its producer sends them again. And it ends when a rule for every request refuses a batch:
+whether that was sent before, on a stream that was lost, only its producer knows, and "refused"
+would say of it that it is not stored.
 """
 
 from __future__ import annotations

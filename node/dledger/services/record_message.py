@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 from dledger.broker.message import Message
 from dledger.rpc.pb import dledger_pb2 as pb
-from dledger.types import NO_PRIORITY, Typed
+from dledger.rpc.typed_messages import typed_message
 
 
 def record_message(
@@ -20,21 +18,11 @@ def record_message(
         keys=message.keys,
         properties=message.properties,
         born_at_ms=message.born_at_ms,
-        message_group=message.typed.message_group if message.typed else "",
     )
     return pb.StoredRecord(
         offset=offset,
         index=index,
         stored_at_ms=stored_at_ms,
         record=record,
-        typed=None if message.typed is None else _typed_message(message.typed),
-    )
-
-
-def _typed_message(typed: Typed) -> pb.Typed:
-    return pb.Typed(
-        message_group=typed.message_group,
-        deliver_at_ms=typed.deliver_at_ms,
-        priority=None if typed.priority == NO_PRIORITY else typed.priority,
-        moved_from=None if typed.moved_from is None else pb.MovedFrom(**asdict(typed.moved_from)),
+        typed=None if message.typed is None else typed_message(message.typed),
     )

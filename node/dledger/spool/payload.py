@@ -9,12 +9,13 @@ Payload, one message; all integers are little endian::
     16    8    sequence in its lane (u64): 1, 2, 3, ...; 0: it is of no lane
     24    4    lane (u32); 0: of none
     28    4    flags (u32): bit 0: the group may have the message already; bit 1, in rejected files:
-               it went back into the spool, and this record only says so; bit 2: it has a message
-               group
-    32    4m   byte lengths of m = 5 + k + 2p strings (u32), one more with a message group
+               it went back into the spool, and this record only says so; bit 2: it has what only
+               some types of topics know
+    32    4m   byte lengths of m = 5 + k + 2p strings (u32)
     ..         the strings, UTF-8: topic, message id, tag, reason (in rejected files, else ""),
-               client id ("": the spool's own), keys, then each property's name and value, then the
-               message group if there is one
+               client id ("": the spool's own), keys, then each property's name and value
+    ..         if flag bit 2: 8 not to be delivered before, Unix milliseconds (i64; 0: at once);
+               4 priority (i32; -1: none); 4 byte length of the message group (u32), and this
     ..         body, up to the end; of a message of a lane: its protobuf Message, as it came
 
 Version 1 had neither lane nor flags (bytes 16 to 32) nor the client id (m = 4 + k + 2p).
@@ -28,14 +29,15 @@ from typing import Final, NamedTuple
 
 from dledger.errors import InvalidArgument
 from dledger.spool.format import FORMAT_VERSION
-from dledger.types import Record
+from dledger.types import Record, Typed
 
 _PAYLOAD: Final = struct.Struct("<qiHHQII")
 _PAYLOAD_1: Final = struct.Struct("<qiHH")
 _U32: Final = struct.Struct("<I")
 _TRIED: Final = 1
 _WENT_BACK: Final = 2
-_HAS_GROUP: Final = 4
+_IS_TYPED: Final = 4
+_TYPED: Final = struct.Struct("<qiI")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,12 +85,10 @@ def encode_message(message: Message) -> bytes:
         message.client_id,
         *record.keys,
         *pairs,
-        *((record.message_group,) if record.message_group else ()),
     )
-    flags = _TRIED * message.tried | _WENT_BACK * message.went_back
-    flags |= _HAS_GROUP if record.message_group else 0
     try:
         strings = [text.encode() for text in texts]
+        typed = _typed_bytes(record.typed)
         fixed = _PAYLOAD.pack(
             record.born_at_ms,
             message.queue_id,
@@ -96,12 +96,34 @@ def encode_message(message: Message) -> bytes:
             len(record.properties),
             message.lane_sequence,
             message.lane,
-            flags,
+            _TRIED * message.tried | _WENT_BACK * message.went_back | _IS_TYPED * bool(typed),
         )
     except (UnicodeEncodeError, struct.error) as error:
         raise InvalidArgument(f"message {record.message_id!r} cannot be spooled: {error}") from None
     lengths = struct.pack(f"<{len(strings)}I", *map(len, strings))
-    return b"".join((fixed, lengths, *strings, record.body))
+    return b"".join((fixed, lengths, *strings, typed, record.body))
+
+
+def _typed_bytes(typed: Typed | None) -> bytes:
+    """Return what only some types of topics know; empty: nothing."""
+    if typed is None:
+        return b""
+    group = typed.message_group.encode()
+    return _TYPED.pack(typed.deliver_at_ms, typed.priority, len(group)) + group
+
+
+def _typed_at(payload: bytes, position: int) -> tuple[Typed, int]:
+    """Return what `_typed_bytes` wrote, and where it ends. Raises ValueError."""
+    try:
+        deliver_at_ms, priority, length = _TYPED.unpack_from(payload, position)
+    except struct.error as error:
+        raise ValueError(f"the payload is not a message: {error}") from None
+    position += _TYPED.size
+    end = position + length
+    if end > len(payload):
+        raise ValueError("the payload is not a message: its group is longer than it is")
+    group = payload[position:end].decode()
+    return Typed(message_group=group, deliver_at_ms=deliver_at_ms, priority=priority), end
 
 
 class Head(NamedTuple):
@@ -127,8 +149,7 @@ def head_of(payload: bytes, version: int = FORMAT_VERSION) -> Head:
         lengths = struct.unpack_from(f"<{named}I", payload, layout.size)
     except struct.error as error:
         raise ValueError(f"the payload is not a message: {error}") from None
-    has_group = bool(rest and rest[2] & _HAS_GROUP)
-    start = layout.size + 4 * (named + keys + 2 * pairs + has_group)
+    start = layout.size + 4 * (named + keys + 2 * pairs)
     topic = payload[start : start + lengths[0]].decode()
     if version == 1:
         return Head(topic, born_at_ms)
@@ -147,8 +168,7 @@ def decode_message(payload: bytes, version: int = FORMAT_VERSION) -> Message:
     layout, named = (_PAYLOAD_1, 4) if version == 1 else (_PAYLOAD, 5)
     try:
         born_at_ms, queue_id, keys, pairs, *rest = layout.unpack_from(payload)
-        has_group = bool(rest and rest[2] & _HAS_GROUP)
-        count = named + keys + 2 * pairs + has_group
+        count = named + keys + 2 * pairs
         lengths = struct.unpack_from(f"<{count}I", payload, layout.size)
     except struct.error as error:
         raise ValueError(f"the payload is not a message: {error}") from None
@@ -161,7 +181,10 @@ def decode_message(payload: bytes, version: int = FORMAT_VERSION) -> Message:
         position += length
     topic, message_id, tag, reason = texts[:4]
     lane_sequence, lane, flags = rest or (0, 0, 0)
-    properties = texts[named + keys : named + keys + 2 * pairs]
+    typed: Typed | None = None
+    if flags & _IS_TYPED:
+        typed, position = _typed_at(payload, position)
+    properties = texts[named + keys :]
     return Message(
         topic=topic,
         queue_id=queue_id,
@@ -178,6 +201,6 @@ def decode_message(payload: bytes, version: int = FORMAT_VERSION) -> Message:
             keys=tuple(texts[named : named + keys]),
             properties=dict(zip(properties[::2], properties[1::2], strict=True)),
             born_at_ms=born_at_ms,
-            message_group=texts[-1] if has_group else "",
+            typed=typed,
         ),
     )

@@ -103,7 +103,7 @@ class Replay:
 
         A refused batch is halved until the faulty message is found. A failed batch is halved too:
         it may have been too large for a slow connection. In a compacted topic the keys choose the
-        queue: what is left is then stored queue by queue.
+        queue, in one of type PRIORITY the priorities: what is left is then stored queue by queue.
         """
         rest, limit = deque(batch), len(batch)
         refused: list[tuple[Spooled, str]] = []
@@ -114,7 +114,7 @@ class Replay:
                 limit *= 2
             elif isinstance(error, UnknownTopic) or (isinstance(error, Refused) and len(part) == 1):
                 refused += [(spooled, str(error)) for spooled in part]
-            elif isinstance(error, SeveralQueues) and (parts := _by_key(rest, error)):
+            elif isinstance(error, SeveralQueues) and (parts := _by_queue(rest, error)):
                 return refused + [pair for each in parts for pair in await self._store(each)]
             else:
                 limit = max(1, len(part) // 2)
@@ -180,9 +180,9 @@ def _batches(chunk: Chunk) -> list[list[Spooled]]:
     return _group(chunk.messages, lambda one: (one.message.topic, one.message.queue_id))
 
 
-def _by_key(messages: Iterable[Spooled], error: SeveralQueues) -> list[list[Spooled]]:
-    """Group messages for a compacted topic by the queue of their keys; none if that is no help."""
-    groups = _group(messages, lambda one: queue_of(one.message, key_queues=error.queues))
+def _by_queue(messages: Iterable[Spooled], error: SeveralQueues) -> list[list[Spooled]]:
+    """Group messages by the queue that their topic chooses; none if that is no help."""
+    groups = _group(messages, lambda one: queue_of(one.message, own_queues=error.queues))
     return groups if len(groups) > 1 else []
 
 

@@ -1,8 +1,9 @@
 """Sends the messages of one topic in order, one batch at a time.
 
 Created by `producer` for each topic with unfinished messages. In a compacted topic the keys choose
-the queue, and a batch is of one: how many queues there are is learned from the refusal of the first
-batch of several. From then on the order is that of each queue.
+the queue, in one of type PRIORITY the priorities, and a batch is of one: how many queues there are
+is learned from the refusal of the first batch of several. From then on the order is that of each
+queue.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from dledger.broker.key_queues import key_of, queue_of_key
 from dledger.broker.produce import NO_QUEUE
+from dledger.broker.queue_choice import queue_of_record
 from dledger.errors import DledgerError, Refused, SeveralQueues, SpoolFull, UnknownTopic
 from dledger.spool.circuit_breaker import BATCH_BYTES, BATCH_RECORDS, CircuitBreaker, Route
 from dledger.spool.counters import Counts
@@ -89,7 +90,7 @@ class TopicSender:
         self._counts, self._patience_s = counts, patience_s
         self._pending: deque[Pending] = deque()
         self._limit = self._batch_records = batch_records
-        self._key_queues = 0
+        self._own_queues = 0
         self.task: asyncio.Task[None] | None = None
 
     def put(self, pending: Pending) -> asyncio.Task[None]:
@@ -124,7 +125,7 @@ class TopicSender:
         while self._pending and len(taken) < limit:
             first = self._pending[0]
             if one_queue:
-                its = queue_of(first.message, key_queues=self._key_queues)
+                its = queue_of(first.message, own_queues=self._own_queues)
                 queue_id = its if not taken else queue_id
                 if its != queue_id:
                     if len(passed) == self._may_pass:
@@ -143,7 +144,7 @@ class TopicSender:
     @property
     def _may_pass(self) -> int:
         """How many messages of other queues a batch may pass, at most."""
-        return self._key_queues and self._limit * _PASSED
+        return self._own_queues and self._limit * _PASSED
 
     def _put_back(self, batch: Sequence[Pending]) -> None:
         self._pending.extendleft(reversed(batch))
@@ -186,8 +187,8 @@ class TopicSender:
         """Fail a single refused message; halve a larger batch to find the faulty one."""
         if len(batch) == 1 or isinstance(error, UnknownTopic):
             _fail(batch, error)
-        elif isinstance(error, SeveralQueues) and error.queues != self._key_queues:
-            self._key_queues = error.queues
+        elif isinstance(error, SeveralQueues) and error.queues != self._own_queues:
+            self._own_queues = error.queues
             self._put_back(batch)
         else:
             self._limit = len(batch) // 2
@@ -219,14 +220,15 @@ class TopicSender:
             await self._gate.wait()
 
 
-def queue_of(message: Message, *, key_queues: int) -> int:
+def queue_of(message: Message, *, own_queues: int) -> int:
     """Return the queue that a message goes to, as far as that is known; -1: it is not.
 
-    *key_queues* is how many queues the topic has if keys or message groups are known to choose
-    them, else 0.
+    *own_queues* is how many queues the topic has if it is known to choose among them, else 0.
     """
-    key = key_of(message.record) if key_queues and message.queue_id == NO_QUEUE else ""
-    return queue_of_key(key.encode(), key_queues) if key else message.queue_id
+    if message.queue_id != NO_QUEUE or not own_queues:
+        return message.queue_id
+    chosen = queue_of_record(message.record, own_queues)
+    return message.queue_id if chosen is None else chosen
 
 
 def _settle(pending: Pending, result: SendResult) -> None:

@@ -19,7 +19,7 @@ class AppendRequest(_message.Message):
     def __init__(self, client_id: _Optional[str] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., records: _Optional[_Iterable[_Union[Record, _Mapping]]] = ...) -> None: ...
 
 class Record(_message.Message):
-    __slots__ = ("message_id", "body", "tag", "keys", "properties", "born_at_ms", "message_group")
+    __slots__ = ("message_id", "body", "tag", "keys", "properties", "born_at_ms", "typed")
     class PropertiesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -33,15 +33,15 @@ class Record(_message.Message):
     KEYS_FIELD_NUMBER: _ClassVar[int]
     PROPERTIES_FIELD_NUMBER: _ClassVar[int]
     BORN_AT_MS_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_GROUP_FIELD_NUMBER: _ClassVar[int]
+    TYPED_FIELD_NUMBER: _ClassVar[int]
     message_id: str
     body: bytes
     tag: str
     keys: _containers.RepeatedScalarFieldContainer[str]
     properties: _containers.ScalarMap[str, str]
     born_at_ms: int
-    message_group: str
-    def __init__(self, message_id: _Optional[str] = ..., body: _Optional[bytes] = ..., tag: _Optional[str] = ..., keys: _Optional[_Iterable[str]] = ..., properties: _Optional[_Mapping[str, str]] = ..., born_at_ms: _Optional[int] = ..., message_group: _Optional[str] = ...) -> None: ...
+    typed: Typed
+    def __init__(self, message_id: _Optional[str] = ..., body: _Optional[bytes] = ..., tag: _Optional[str] = ..., keys: _Optional[_Iterable[str]] = ..., properties: _Optional[_Mapping[str, str]] = ..., born_at_ms: _Optional[int] = ..., typed: _Optional[_Union[Typed, _Mapping]] = ...) -> None: ...
 
 class AppendResponse(_message.Message):
     __slots__ = ("queue_id", "offsets", "index")
