@@ -14,6 +14,7 @@ from typing import Any, Final
 import grpc
 import uvloop
 
+from dledger.broker.redelivery import DEFAULT
 from dledger.broker.topics import NORMAL, Topic
 from dledger.calls.admission import AdmissionControl
 from dledger.requests.outflow import Outflow
@@ -74,7 +75,7 @@ def _handler(port: int) -> grpc.GenericRpcHandler:
         name: grpc.unary_unary_rpc_method_handler(_served(answer)) for name, answer in unary.items()
     }
     handlers["Telemetry"] = grpc.stream_stream_rpc_method_handler(
-        Telemetry(AdmissionControl(), Outflow()).serve
+        Telemetry(AdmissionControl(), Outflow(), lambda _: DEFAULT).serve
     )
     return grpc.method_handlers_generic_handler(SERVICE_NAME, handlers)
 

@@ -5,7 +5,8 @@
     DledgerError
     ├── Refused                 the request cannot be served as asked; the caller must change it
     │   ├── InvalidArgument
-    │   │   └── LimitReached    (the group has as many topics, queues or groups as it may)
+    │   │   ├── LimitReached    (the group has as many topics, queues or groups as it may)
+    │   │   └── FilterInUse     (members of the consumer group ask with another filter)
     │   ├── Unsupported         (not implemented yet; the message names the feature)
     │   ├── NotServed           (a client's word: nothing at that port knows the call)
     │   ├── UnknownTopic
@@ -66,6 +67,22 @@ class InvalidArgument(Refused):
 
 class LimitReached(InvalidArgument):
     """The group has as many of these as it may have; the message names them and the limit."""
+
+
+class FilterInUse(InvalidArgument):
+    """A consumer group's members ask for the topic with another filter, and one of the two is SQL.
+
+    Where that is, what one passes over is not kept for the other; so only one is served.
+    """
+
+    @classmethod
+    def of(cls, filter_text: str) -> Self:
+        """Return the refusal of a filter beside this one."""
+        return cls(
+            f"this consumer group asks for the topic with filter {filter_text!r}; an SQL92 filter "
+            "is served alone: use another group, or wait until nobody has asked with that one for "
+            "ten minutes"
+        )
 
 
 class Unsupported(Refused):

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from dledger.broker import commands
 from dledger.broker.command_frame import MalformedCommandError, frame_type, split
+from dledger.broker.redelivery import Retries
 from dledger.broker.topics import Compaction
 
 _LEASES = (commands.LeaseRef(0, 5, 7), commands.LeaseRef(3, 1 << 60, 9))
@@ -27,6 +28,7 @@ _COMMANDS = [
     commands.Receive(group="g", topic="t", queue_id=0, any_queue=False, limit=1, invisible_ms=1),
     commands.Ack(group="g", topic="t", leases=_LEASES),
     commands.ChangeInvisible(group="g", topic="t", lease=_LEASES[0], invisible_ms=5),
+    commands.SetGroup(name="g", retries=Retries(5, (1000, 2000))),
     commands.Renew(group="g", topic="t", leases=_LEASES, invisible_ms=5, arrived=True),
     commands.Release(group="g", client_id="c"),
     commands.Retain(before_index=1 << 40),

@@ -17,6 +17,7 @@ from dledger.broker.command_frame import CommandType, MalformedCommandError, fra
 from dledger.broker.commands import CreateGroup, CreateTopic
 from dledger.broker.message import Columns, Message
 from dledger.broker.produce import ProduceFrame, encode_produce
+from dledger.broker.redelivery import DEFAULT
 from dledger.broker.snapshot_codec import MalformedStateError
 from dledger.broker.state import BrokerState
 from dledger.broker.topics import Compaction
@@ -40,6 +41,7 @@ _COMMANDS: list[commands.Command] = [
     commands.Receive(group="g", topic="t", queue_id=2, any_queue=True, limit=3, invisible_ms=1),
     commands.Ack(group="g", topic="t", leases=(_LEASE,)),
     commands.ChangeInvisible(group="g", topic="t", lease=_LEASE, invisible_ms=5),
+    commands.SetGroup(name="g", retries=DEFAULT),
     commands.Renew(group="g", topic="t", leases=(_LEASE,), invisible_ms=5, arrived=True),
     commands.Release(group="g", client_id="c"),
     commands.Retain(before_index=1),
@@ -49,9 +51,22 @@ _COMMANDS: list[commands.Command] = [
     commands.SetSecret(secret=bytes(range(32))),
     commands.GrowTopic(name="t", queues=16),
     commands.Leap(from_ms=1, to_ms=2),
-    commands.UseFilter(group="g", topic="t", tags=("a", "b")),
+    commands.UseFilter(group="g", topic="t", tags=("a", "b"), sql="a = 1"),
     commands.SetRetention(name="t", hours=2160),
     commands.SeekGroup(group="g", topic="t", generation=1, offsets=((0, 5),)),
+    commands.ReceiveAt(
+        group="g",
+        topic="t",
+        generation=1,
+        queue_id=0,
+        sql="a = 1",
+        start=1,
+        stop=5,
+        take=(2, 4),
+        again=(0,),
+        done=(),
+        invisible_ms=9,
+    ),
 ]
 _A, _B, _C = (Member(id=NodeId(i), name=f"orders-{i}", address=f"{i}:1") for i in "abc")
 _GROUP = Membership.of([_A, _B], learners=[_C])
@@ -75,7 +90,12 @@ def test_each_type_of_command_has_a_row_and_a_decoder() -> None:
     rows = {number: form.name for number, form in FEATURES.commands.items()}
 
     assert rows == {kind.value: kind.name for kind in CommandType}
-    of_columns = {CommandType.PRODUCE, CommandType.REKEEP, CommandType.ERASE}
+    of_columns = {
+        CommandType.PRODUCE,
+        CommandType.REKEEP,
+        CommandType.ERASE,
+        CommandType.DEAD_LETTER,
+    }
     assert set(commands.DECODERS) == set(rows) - of_columns
     assert {_row(command.encode())[0] for command in _COMMANDS} == set(commands.DECODERS)
 
@@ -96,7 +116,8 @@ def test_each_field_in_the_table_is_asked_for(command: commands.Command) -> None
     """
     kind, row = _row(command.encode())
 
-    for name in row.keys() - {"compaction"}:
+    optional = {"compaction", *(("sql",) if kind == CommandType.USE_FILTER else ())}
+    for name in row.keys() - optional:
         less = {key: value for key, value in row.items() if key != name}
         with pytest.raises(MalformedCommandError, match=name):
             commands.decode(kind, json.dumps(less).encode())

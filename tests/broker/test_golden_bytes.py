@@ -14,9 +14,11 @@ import pytest
 from dledger.broker import commands
 from dledger.broker.beginnings import Beginning
 from dledger.broker.command_frame import CommandType, split
+from dledger.broker.dead_letter import DeadLetter, encode_dead_letter
 from dledger.broker.erase import Erase
 from dledger.broker.message import Columns, Encoding, Message
 from dledger.broker.produce import ProduceFrame, encode_produce
+from dledger.broker.redelivery import Retries
 from dledger.broker.rekeep import Kept, Origin, Rekeep
 from dledger.broker.state import BrokerState
 from dledger.broker.topics import TYPES, Compaction
@@ -82,6 +84,9 @@ _COMMANDS: Final = {
     "CHANGE_INVISIBLE": commands.ChangeInvisible(
         group="g", topic="t", lease=_LEASES[0], invisible_ms=5
     ).encode(),
+    "CHANGE_INVISIBLE that suspends": commands.ChangeInvisible(
+        group="g", topic="t", lease=_LEASES[0], invisible_ms=5, suspend=True
+    ).encode(),
     "RENEW": commands.Renew(
         group="g", topic="t", leases=_LEASES, invisible_ms=5, arrived=True
     ).encode(),
@@ -103,6 +108,15 @@ _COMMANDS: Final = {
     "SEEK_GROUP": commands.SeekGroup(
         group="g", topic="t", generation=3, offsets=((0, 4), (2, 5))
     ).encode(),
+    "USE_FILTER of an expression": commands.UseFilter(
+        group="g", topic="t", tags=None, sql="a = 1"
+    ).encode(),
+    "RECEIVE_AT": commands.ReceiveAt(
+        group="g", topic="t", generation=3, queue_id=0, sql="a = 1", start=1, stop=5, take=(2, 4),
+        again=(0,), done=(), invisible_ms=9, attempt_id="b", client_id="c",
+    ).encode(),
+    "SET_GROUP": commands.SetGroup(name="g", retries=Retries(5, (1000, 2000))).encode(),
+    "DEAD_LETTER": encode_dead_letter("g", 7, _FULL, born_host="h"),
     "ERASE": Erase(generation=1, queue_id=0, first_entry=3, offsets=(0, 2)).encode(),
 }  # fmt: skip
 
@@ -135,6 +149,15 @@ def test_these_bytes_are_read_as_they_were_written(name: str) -> None:
         assert _produced(*both, mark=frame.replay) == data
     elif kind == CommandType.REKEEP:
         assert Rekeep(data, start, end).to == 3
+    elif kind == CommandType.DEAD_LETTER:
+        letter = DeadLetter(data, start, end)
+        again = encode_dead_letter(
+            letter.group,
+            letter.lease.receive_id,
+            letter.batch.message(0),
+            born_host=letter.batch.born_host,
+        )
+        assert again == data
     elif kind == CommandType.ERASE:
         assert Erase.decode(data, start, end).encode() == data
     else:
@@ -162,6 +185,7 @@ def test_a_state_has_these_bytes(request: pytest.FixtureRequest) -> None:
     log.append(_COMMANDS["SET_SECRET"])
     log.produce("a", "b", tag="x", ids=("1", "2"))
     log.receive(1)
+    log.append(_COMMANDS["SET_GROUP"])
     data = log.state.encode()
 
     _held_to("state.txt", {"empty": BrokerState().encode(), "state": data}, request)

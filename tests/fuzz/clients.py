@@ -23,6 +23,7 @@ from dledger.checks.resources import client_id, group_name, topic_name
 from dledger.door import contract as door
 from dledger.errors import InvalidArgument, InvalidReceiptHandle, Refused
 from dledger.rocketmq import telemetry
+from dledger.rocketmq.expressions import expression
 from dledger.rocketmq.receipts import Receipts as Handles
 from dledger.rocketmq.receiving import (
     attempt_of,
@@ -357,6 +358,35 @@ class Filters(Target):
         if told(poll.encode()) != poll:
             raise Broken("the log names other tags")
         return tags is None
+
+
+class Expressions(Target):
+    """SQL92 filters: what is taken is evaluated against any properties without an error."""
+
+    name = "expressions"
+    refuses = (InvalidArgument,)
+    _WORDS: ClassVar = (
+        *("a", "b", "TAGS", "'x'", "'it''s'", "1", "2.5", "-3", "1e3", "9223372036854775807", "''"),
+        *("=", "<>", ">", ">=", "<", "<=", "AND", "OR", "NOT", "BETWEEN", "IN", "IS", "NULL"),
+        *("CONTAINS", "STARTSWITH", "ENDSWITH", "TRUE", "FALSE", "(", ")", ",", "--", "/*", "*/"),
+        *("a = 1", "b > 2.0", "a IN ('x')", "(a = 1)", "NOT a = 1", "a BETWEEN 1 AND 2"),
+    )
+
+    def draw(self, rng: Random) -> bytes:
+        words = [rng.choice(self._WORDS) for _ in range(rng.choice((1, 3, 5, 9, 40, 900)))]
+        if rng.random() < 0.5:
+            words = [rng.choice(self._WORDS[-6:]) for _ in range(rng.choice((1, 2, 9, 200, 300)))]
+            words = [each for word in words for each in (rng.choice(("AND", "OR")), word)][1:]
+        made = " ".join(words).encode()
+        return mutated(rng, made) if rng.random() < 0.3 else made
+
+    def feed(self, data: bytes) -> Hashable:
+        read = expression(data.decode("utf-8", "replace"))
+        texts = ("", "x", "it's", "1", "2.5", "-3", "true", "9" * 30, "nan", *TEXTS)
+        seen = [read.matches({"a": a, "b": b, "TAGS": a}) for a in texts for b in texts[:4]]
+        if {type(each) for each in seen} != {bool}:
+            raise Broken("neither a match nor none")
+        return any(seen)
 
 
 _LOOP: Final = asyncio.new_event_loop()

@@ -83,6 +83,7 @@ def a_state() -> BrokerState:
                 attempt_id="attempt", client_id="client",
             ).encode(),
             commands.UseFilter(group="g", topic="t", tags=("a",)).encode(),
+            commands.UseFilter(group="g", topic="t", sql="a = 1").encode(),
             # What it does not name is put aside and passed over, for the others.
             commands.Receive(
                 group="g", topic="t", queue_id=0, any_queue=True, limit=3, invisible_ms=9,

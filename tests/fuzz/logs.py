@@ -15,9 +15,11 @@ from crc32c import crc32c
 from dledger.broker import commands
 from dledger.broker.command_frame import CommandType, frame, split
 from dledger.broker.commands import LeaseRef
+from dledger.broker.dead_letter import encode_dead_letter
 from dledger.broker.erase import Erase
-from dledger.broker.message import Columns
+from dledger.broker.message import Columns, Message
 from dledger.broker.produce import NO_QUEUE, encode_produce
+from dledger.broker.redelivery import Retries
 from dledger.broker.rekeep import Kept, Origin
 from dledger.broker.results import Produced, Received
 from dledger.broker.state import BrokerState
@@ -30,7 +32,7 @@ from dledger.rpc.rocketmq_stubs import definition, service
 from dledger.services.batches import checked_batch
 from dledger.services.reading import QueueSlice, encoded
 from dledger.store.format import encode_records
-from dledger.types import Entry, EntryKind
+from dledger.types import Entry, EntryKind, MovedFrom, Typed
 from dledger_pipeline.archive.queue_offsets import QueueOffsets
 from dledger_pipeline.log.messages import decode
 from dledger_pipeline.log.records import RecordBytes, parse
@@ -311,8 +313,9 @@ class Entries(Target):
         ).encode(),
         commands.Ack(group="g", topic="t", leases=(LeaseRef(0, 0, 1), LeaseRef(0, 1, 1))).encode(),
         commands.ChangeInvisible(
-            group="g", topic="t", lease=LeaseRef(0, 0, 1), invisible_ms=5
+            group="g", topic="t", lease=LeaseRef(0, 0, 1), invisible_ms=5, suspend=True
         ).encode(),
+        commands.SetGroup(name="g", retries=Retries(1, (1, 2))).encode(),
         commands.Renew(
             group="g", topic="t", leases=(LeaseRef(0, 0, 1),), invisible_ms=5, arrived=True
         ).encode(),
@@ -321,6 +324,11 @@ class Entries(Target):
         commands.ExpireGroups(before_ms=1).encode(),
         commands.GrowTopic(name="t", queues=6).encode(),
         commands.UseFilter(group="g", topic="t", tags=("b", "a")).encode(),
+        commands.UseFilter(group="h", topic="t", sql="a = 1").encode(),
+        commands.ReceiveAt(
+            group="h", topic="t", generation=1, queue_id=0, sql="a = 1", start=0, stop=2, take=(1,),
+            again=(0,), done=(2,), invisible_ms=5,
+        ).encode(),
         commands.SetRetention(name="t", hours=None).encode(),
     )  # fmt: skip
     _REKEEP: ClassVar[bytes] = Kept(
@@ -332,8 +340,21 @@ class Entries(Target):
     _ERASE: ClassVar[bytes] = Erase(
         generation=1, queue_id=0, first_entry=3, offsets=(0, 2)
     ).encode()
+    _DEAD_LETTER: ClassVar[bytes] = encode_dead_letter(
+        "g",
+        1,
+        Message(
+            message_id="m",
+            body=b"x",
+            typed=Typed(
+                moved_from=MovedFrom(topic="t", generation=1, queue_id=0, offset=0, stored_at_ms=1)
+            ),
+        ),
+        born_host="h",
+    )
     _BEFORE: ClassVar[tuple[bytes, ...]] = (
         *(_CREATE, commands.CreateGroup(name="g").encode()),
+        commands.CreateGroup(name="h").encode(),
         encode_produce(
             Columns(message_ids=["a", "b", "c"], bodies=[b"x"] * 3, born_at_ms=[0] * 3),
             client_id="client", topic="t", queue_id=0,
@@ -350,7 +371,9 @@ class Entries(Target):
             if way == 0:
                 seed = a_batch(rng)
             elif way == 1:
-                seed = mutated(rng, rng.choice((seed, self._REKEEP, self._ERASE)))
+                seed = mutated(
+                    rng, rng.choice((seed, self._REKEEP, self._ERASE, self._DEAD_LETTER))
+                )
             elif way == 2:
                 kind, start, end = next(split(seed))
                 row = json.dumps(spoil(rng, json.loads(seed[start:end])))

@@ -51,7 +51,8 @@ Row = tuple[str, tuple[str, ...], str]
 def _node_registry() -> CollectorRegistry:
     metrics = NodeMetrics("orders", "orders-0")
     sample: dict[str, Any] = {each.name: 0 for each in fields(Sample)}
-    metrics.publish(Sample(**sample | {"role": "leader", "follower_lag_entries": {"orders-1": 0}}))
+    of_leaders = {"follower_lag_entries": {"orders-1": 0}, "dead_letters": {"billing": 1}}
+    metrics.publish(Sample(**sample | {"role": "leader"} | of_leaders))
     return metrics.registry
 
 

@@ -7,6 +7,7 @@ from tests.mutants.channel_mutants import CHANNEL_MUTANTS
 from tests.mutants.compacted_mutants import COMPACTED_MUTANTS
 from tests.mutants.compaction_mutants import COMPACTION_MUTANTS
 from tests.mutants.consumer_mutants import CONSUMER_MUTANTS
+from tests.mutants.dead_letter_mutants import DEAD_LETTER_MUTANTS
 from tests.mutants.deletion_mutants import DELETION_MUTANTS
 from tests.mutants.discard_mutants import DISCARD_MUTANTS
 from tests.mutants.door_mutants import DOOR_MUTANTS
@@ -56,6 +57,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *TIME_MUTANTS,
     *CONSUMER_MUTANTS,
     *SEEK_MUTANTS,
+    *DEAD_LETTER_MUTANTS,
     *ERASED_MUTANTS,
     *FILTER_MUTANTS,
     *ANSWER_MUTANTS,

@@ -9,6 +9,9 @@ _HISTORIES = "tests/broker/test_filter_histories.py"
 _SNAPSHOTS = "tests/broker/test_broker_snapshots.py"
 _TURNS = "tests/rocketmq/test_long_polls.py"
 _USES = "tests/rocketmq/test_filter_uses.py"
+_AT = "tests/broker/test_receive_at.py"
+_SCANS = "tests/rocketmq/test_expression_scans.py"
+_EXPRESSIONS = "tests/rocketmq/test_expressions.py"
 
 FILTER_MUTANTS = (
     Mutant(
@@ -137,16 +140,16 @@ FILTER_MUTANTS = (
     Mutant(
         name="a poll that waits does not say its filter",
         file="rocketmq/receiving.py",
-        old="        await self._resolver.use_filter(group, name, tags)\n",
-        new="",
+        old="            await self._resolver.use_filter(group, name, tags)\n",
+        new="            pass\n",
         why="a quiet member's messages are lost to a busy one with another filter",
         checks=(_USES,),
     ),
     Mutant(
         name="a use is said once",
         file="broker/group_filters.py",
-        old="len(self._uses) == 1 or now_ms - found.used_ms < USE_IS_SAID_MS",
-        new="True",
+        old="            or now_ms - found.used_ms < USE_IS_SAID_MS\n        )\n\n    def is_expr",
+        new="            or True\n        )\n\n    def is_expr",
         why="a member that waits for ten minutes counts as gone",
         checks=(_FILTERS,),
     ),
@@ -161,7 +164,7 @@ FILTER_MUTANTS = (
     Mutant(
         name="no filter is ever gone",
         file="broker/group_filters.py",
-        old="            if now_ms - use.used_ms < FILTER_GONE_MS:\n",
+        old="            if not _is_gone(use, now_ms):\n",
         new="            if True:\n",
         why="what nobody asks for any more fills the room, and the others wait for ever",
         checks=(_FILTERS,),
@@ -199,5 +202,87 @@ FILTER_MUTANTS = (
         new="                del self._named[code]\n",
         why="the end of one filter takes messages from those that share a tag with it",
         checks=(_FILTERS,),
+    ),
+    Mutant(
+        name="a range that nobody looked at is passed",
+        file="broker/deliveries.py",
+        old="        if command.start <= self.next_offset < command.stop:\n",
+        new="        if self.next_offset < command.stop:\n",
+        why="after a lost command, or a seek back, what matches before the range never comes",
+        checks=(_AT,),
+    ),
+    Mutant(
+        name="what another scan has handed out comes again",
+        file="broker/deliveries.py",
+        old="for each in command.take if each >= self.next_offset and queue.has(each)",
+        new="for each in command.take if queue.has(each)",
+        why="two leaders' commands overlap, and a message goes to two members",
+        checks=(_AT,),
+    ),
+    Mutant(
+        name="a lease that lasts is handed out again",
+        file="broker/deliveries.py",
+        old="return lease is not None and lease.visible_at_ms <= now_ms",
+        new="return lease is not None",
+        why="of two commands with the same redelivery both deliver it",
+        checks=(_AT,),
+    ),
+    Mutant(
+        name="another expression is served beside one in use",
+        file="broker/consumer_groups.py",
+        old="        if (other := self.filter_beside("
+        "command.group, command.topic, command.sql)) is not None:\n"
+        "            raise FilterInUse.of(other)\n",
+        new="",
+        why="what it passes over is lost to the first",
+        checks=(_AT,),
+    ),
+    Mutant(
+        name="tags are served beside an expression",
+        file="broker/group_filters.py",
+        old="if self.expression is not None and not self._uses:",
+        new="if False:",
+        why="what they pass over is lost to the expression",
+        checks=(_AT,),
+    ),
+    Mutant(
+        name="the only filter by tags does not age beside an expression",
+        file="broker/group_filters.py",
+        old="codes in self._uses and self.expression is None",
+        new="codes in self._uses",
+        why="an expression is served while members ask for tags",
+        checks=(_AT,),
+    ),
+    Mutant(
+        name="messages of a topic that was made anew are passed",
+        file="broker/consumer_groups.py",
+        old="if command.generation != topic.generation or command.stop > queue.end:",
+        new="if command.stop > queue.end:",
+        why="the leader has looked at those of the old one",
+        checks=(_AT,),
+    ),
+    Mutant(
+        name="each poll looks by itself",
+        file="rocketmq/expression_scans.py",
+        old="            scan = self._scans[key] = _Scan((key[1], key[3]))\n",
+        new="            scan = _Scan((key[1], key[3]))\n",
+        why="fifty consumers evaluate each message fifty times",
+        checks=(_SCANS,),
+    ),
+    Mutant(
+        name="a range without a match is not passed",
+        file="rocketmq/expression_scans.py",
+        old="if stop == start and not again and not done:",
+        new="if not take and not again and not done:",
+        why="a backlog is looked at anew by each leader, and UNREAD never falls",
+        checks=(_SCANS,),
+    ),
+    Mutant(
+        name="what is unknown is false",
+        file="rocketmq/expressions.py",
+        old="return None if found is None else not found",
+        new="return not found",
+        why="NOT (a = 1) matches messages without a",
+        checks=(_EXPRESSIONS,),
     ),
 )

@@ -74,8 +74,8 @@ SEEK_MUTANTS = (
     Mutant(
         name="where a group begins is not in a snapshot",
         file="broker/consumer_group.py",
-        old="        begins = self.beginning != OLDEST\n        yield",
-        new="        begins = False\n        yield",
+        old="        begins = self.beginning != OLDEST\n",
+        new="        begins = False\n",
         why="a replica that was restored delivers other messages than the others",
         checks=(_SEEKING,),
     ),
@@ -86,6 +86,14 @@ SEEK_MUTANTS = (
         new="                at = max(at, queue.first)\n"
         "                if not queue.first <= at <= queue.end:\n",
         why="a reader never learns that retention was quicker than it",
+        checks=(_OFFSETS,),
+    ),
+    Mutant(
+        name="a pull takes an SQL filter for a list of tags",
+        file="rocketmq/pulling.py",
+        old="        if request.filter_expression.type == definition.FilterType.SQL:\n",
+        new="        if request.filter_expression.expression is None:\n",
+        why="a reader is told that there is nothing, where everything matches",
         checks=(_OFFSETS,),
     ),
 )

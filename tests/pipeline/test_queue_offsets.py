@@ -8,13 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dledger.broker.command_frame import CommandType
-from dledger.broker.commands import CreateTopic, DeleteTopic, SetRetention
+from dledger.broker.commands import CreateTopic, DeleteTopic, LeaseRef, SetRetention
+from dledger.broker.dead_letter import encode_dead_letter
 from dledger.broker.message import Columns, Message
 from dledger.broker.produce import VERSION, ProduceFrame
 from dledger.broker.rekeep import Kept, Origin
 from dledger.broker.state import BrokerState
 from dledger.common.replay_mark import ReplayMark
-from dledger.types import Entry, EntryKind
+from dledger.types import Entry, EntryKind, MovedFrom, Typed
 from dledger_pipeline.archive.queue_offsets import QueueOffsets, message_ranges
 from dledger_pipeline.archive.selection import EVERYTHING, Selection
 from dledger_pipeline.errors import LogIncomplete
@@ -218,3 +219,24 @@ def _copy(log: Log, offsets: tuple[int, ...]) -> bytes:
         origins=[Origin(3, 0, "")] * len(offsets),
         messages=Columns.of(messages),
     ).encode()
+
+
+def test_a_dead_letter_is_a_message_of_its_topic() -> None:
+    """With where it was, as the queue of the broker has it; one that was moved twice is one."""
+    log = _log([produced(Message(message_id="a", body=b"body"), topic="t", queue_id=1)])
+    lease = LeaseRef(1, 0, log.receive(1, queue_id=1).receive_id)
+    origin = MovedFrom(topic="t", generation=1, queue_id=1, offset=0, stored_at_ms=5, attempts=1)
+    message = Message(message_id="a", body=b"body", tag="x", typed=Typed(moved_from=origin))
+    command = encode_dead_letter("g", lease.receive_id, message, born_host="h")
+    log.append(command)
+    log.append(command, command)
+    batch, offsets = entry_batch(log.entries), QueueOffsets()
+    slices = offsets.add(batch)
+
+    rows = decode(batch, EVERYTHING.of_slices(slices, offsets.topics_left())).to_pylist()
+
+    found = [row for row in rows if row["topic"] == "%DLQ%g"]
+    (row,) = found
+    assert (row["queue_id"], row["queue_offset"], row["message_id"]) == (0, 0, "a")
+    assert row["moved_from"]["topic"] == "t"
+    assert row["moved_from"]["attempts"] == 1

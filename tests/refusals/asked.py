@@ -31,7 +31,6 @@ FORWARDED = metadata(
     x_dledger_forwarded="plain", x_dledger_host="ipv4:10.0.0.9", x_dledger_line="ipv4:10.0.0.9:1"
 )
 LATER = (
-    "ForwardMessageToDeadLetterQueue",
     "EndTransaction",
     "RecallMessage",
     "SyncLiteSubscription",
@@ -143,6 +142,12 @@ def query(policy: int = definition.QueryOffsetPolicy.END, **changes: Any) -> Any
     return service.QueryOffsetRequest(**fields | changes)
 
 
+def forward(**changes: Any) -> Any:
+    """Return a ForwardMessageToDeadLetterQueueRequest; its handle is stale."""
+    fields = {"group": resource(GROUP), "topic": resource(TOPIC), "receipt_handle": handle()}
+    return service.ForwardMessageToDeadLetterQueueRequest(**fields | changes)
+
+
 def send(*messages: Any) -> Any:
     """Return a SendMessageRequest."""
     return service.SendMessageRequest(messages=messages or (sent(),))
@@ -216,6 +221,7 @@ GOOD: Mapping[str, Any] = {
     "ReceiveMessage": receive(),
     "AckMessage": ack(handle()),
     "ChangeInvisibleDuration": change(),
+    "ForwardMessageToDeadLetterQueue": forward(),
     "NotifyClientTermination": service.NotifyClientTerminationRequest(group=resource(GROUP)),
     "GetOffset": service.GetOffsetRequest(**place()),
     "UpdateOffset": service.UpdateOffsetRequest(**place()),
@@ -244,7 +250,15 @@ WRITES = (
     "Topics/CreateTopic",
 )
 """Those that put something into the log."""
-AT_LEADER = (*WRITES, "GetOffset", "QueryOffset", "PullMessage", "Heartbeat", "Ledger/ReadIndex")
+AT_LEADER = (
+    *WRITES,
+    "ForwardMessageToDeadLetterQueue",
+    "GetOffset",
+    "QueryOffset",
+    "PullMessage",
+    "Heartbeat",
+    "Ledger/ReadIndex",
+)
 """Those that only the leader answers."""
 
 
@@ -326,6 +340,8 @@ def _names() -> Iterator[Asked]:
         yield bad("AckMessage", group, ack(handle(), group=resource(name)))
         yield bad("ChangeInvisibleDuration", said, change(topic=topic))
         yield bad("ChangeInvisibleDuration", group, change(group=resource(name)))
+        yield bad("ForwardMessageToDeadLetterQueue", said, forward(topic=topic))
+        yield bad("ForwardMessageToDeadLetterQueue", group, forward(group=resource(name)))
         if name:
             left = service.NotifyClientTerminationRequest(group=resource(name))
             yield bad("NotifyClientTermination", group, left)
@@ -418,7 +434,17 @@ def _consumers() -> Iterator[Asked]:
     filters, kinds = definition.FilterExpression, definition.FilterType
     changed: dict[str, dict[str, Any]] = {
         "filter: broken": {"filter_expression": filters(type=kinds.TAG, expression="a |")},
-        "filter: SQL": {"filter_expression": filters(type=kinds.SQL, expression="a > 1")},
+        "filter: SQL, broken": {"filter_expression": filters(type=kinds.SQL, expression="a >")},
+        "filter: SQL, empty": {"filter_expression": filters(type=kinds.SQL)},
+        "filter: SQL, of texts": {
+            "filter_expression": filters(type=kinds.SQL, expression="a > 'b'")
+        },
+        "filter: SQL, too deep": {
+            "filter_expression": filters(type=kinds.SQL, expression="(" * 40 + "a=1" + ")" * 40)
+        },
+        "filter: SQL, too long": {
+            "filter_expression": filters(type=kinds.SQL, expression="a" * 5_000)
+        },
         "filter: too long": {"filter_expression": filters(type=kinds.TAG, expression="a" * 70_000)},
         "batch size: 0": {"batch_size": 0},
         "invisible: 0": {"invisible_duration": {}},
@@ -439,11 +465,16 @@ def _consumers() -> Iterator[Asked]:
     }.items():
         yield bad("AckMessage", what, ack(given))
         yield bad("ChangeInvisibleDuration", what, change(receipt_handle=given))
+        yield bad("ForwardMessageToDeadLetterQueue", what, forward(receipt_handle=given))
     yield bad("AckMessage", "handles: none", ack())
     yield bad("AckMessage", "handles: 4097", ack(*[handle()] * 4097))
     yield bad("AckMessage", "handles: one bad, one stale", ack("nonsense", handle(7)))
     yield bad("AckMessage", "topic: unknown", ack(handle(), topic=resource("nowhere")))
     yield bad("ChangeInvisibleDuration", "topic: unknown", change(topic=resource("nowhere")))
+    for name in ("nowhere", "%DLQ%g"):
+        yield bad(
+            "ForwardMessageToDeadLetterQueue", f"topic: {name}", forward(topic=resource(name))
+        )
     yield bad(
         "ChangeInvisibleDuration",
         "invisible: 13 hours",

@@ -561,6 +561,10 @@ TOPIC_ADMIN: Final[dict[str, Any]] = {
     "Erase": pb.EraseRequest(topic="nowhere", key="whose"),
     "FindMessages": pb.FindMessagesRequest(topic="nowhere"),
     "ListErasures": pb.ListErasuresRequest(),
+    "SetGroup": pb.SetGroupRequest(name="nobody", max_attempts=3),
+    "ListDeadLetters": pb.DeadLettersRequest(group="nobody"),
+    "ResendDeadLetters": pb.DeadLettersRequest(group="nobody"),
+    "DropDeadLetters": pb.DeadLettersRequest(group="nobody"),
 }
 
 
@@ -611,6 +615,21 @@ async def admin_of_topics() -> Answers:
                 "Admin/FindMessages",
                 "topic: made anew",
                 pb.FindMessagesRequest(topic=TOPIC, generation=77),
+            ),
+            bad(
+                "Admin/SetGroup",
+                "attempts: above the most",
+                pb.SetGroupRequest(name=GROUP, max_attempts=1_001),
+            ),
+            bad(
+                "Admin/SetGroup",
+                "back-off: 33 delays",
+                pb.SetGroupRequest(name=GROUP, backoff_ms=[1] * 33),
+            ),
+            bad(
+                "Admin/ListDeadLetters",
+                "group: without dead letters",
+                pb.DeadLettersRequest(group=GROUP),
             ),
             bad("Admin/Erase", "key: empty", pb.EraseRequest(topic=TOPIC)),
             bad(

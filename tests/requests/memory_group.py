@@ -34,6 +34,7 @@ from dledger.server.client_tasks import ClientTasks
 from dledger.server.config import GRPC, NATIVE
 from dledger.server.node_report import load_of
 from dledger.server.wiring import ClientParts, forwarded_services_of, services_of, wire
+from dledger.services.dead_letter_admin import DeadLetterAdminServicer
 from dledger.services.group_admin import GroupAdminServicer
 from dledger.services.topic_admin import TopicAdminServicer
 from dledger.types import Entry, EntryKind, Member, NodeId
@@ -273,6 +274,7 @@ async def memory_group(
         made = [
             TopicAdminServicer(engine, parts.context.resolver, metrics).handler(),
             GroupAdminServicer(engine, parts.messaging.clients.is_alive).handler(),
+            DeadLetterAdminServicer(engine).handler(),
         ]
         if links is not None:
             made.append(await _links_port(node))

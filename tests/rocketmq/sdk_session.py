@@ -131,6 +131,52 @@ def push_retry(configuration: Any) -> dict[str, Any]:
     return {"complete": complete}
 
 
+class _Poisoned(MessageListener):  # type: ignore[misc]
+    """Fails for the first message whenever it comes, and counts the others."""
+
+    def __init__(self) -> None:
+        self.failed = 0
+        self.bodies: set[int] = set()
+        self.done = threading.Event()
+
+    def consume(self, message: Any) -> Any:
+        """Take one message."""
+        if int(message.body) == 0:
+            self.failed += 1
+            return ConsumeResult.FAILURE
+        self.bodies.add(int(message.body))
+        if len(self.bodies) == 9:
+            self.done.set()
+        return ConsumeResult.SUCCESS
+
+
+def poison(configuration: Any) -> dict[str, Any]:
+    """A push consumer fails for one message for ever; somebody else finds it in the end.
+
+    A line on stdin says that it has been moved.
+    """
+    producer = _produce(configuration, 5)
+    listener = _Poisoned()
+    consumer = PushConsumer(configuration, "poison", listener, {"t": FilterExpression()})
+    consumer.startup()
+    print("started", flush=True)
+    sys.stdin.readline()
+    for number in range(5, 10):
+        producer.send(_message("t", f"{number}".encode()))
+    dead = SimpleConsumer(
+        configuration, "undertaker", {"%DLQ%poison": FilterExpression()}, await_duration=5
+    )
+    dead.startup()
+    (letter,) = dead.receive(16, 60)
+    dead.ack(letter)
+    listener.done.wait(20)
+    consumer.shutdown()
+    dead.shutdown()
+    producer.shutdown()
+    facts = [letter.body.decode(), letter.tag, sorted(letter.keys), letter.properties]
+    return {"failed": listener.failed, "others": sorted(listener.bodies), "dead": facts}
+
+
 def rolling(configuration: Any) -> dict[str, Any]:
     """Two versions of a service in one group: one asks for even, the other for both tags.
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Self
 
+from dledger.broker.redelivery import DEFAULT
 from dledger.calls.admission import AdmissionControl
 from dledger.calls.caller import Caller
 from dledger.door.contract import Arrival, AwaitedStream, Rest
@@ -43,7 +44,7 @@ class Streams:
     """Some, by the connections of their clients."""
 
     def __init__(self) -> None:
-        self.telemetry = Telemetry(AdmissionControl(), Outflow())
+        self.telemetry = Telemetry(AdmissionControl(), Outflow(), lambda _: DEFAULT)
         self._open: list[asyncio.Task[Rest | None]] = []
 
     async def __aenter__(self) -> Self:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from dledger.broker.commands import Ack, ChangeInvisible, LeaseRef, Receive
-from dledger.broker.results import Received
+from dledger.broker.results import LeaseChanged, Received
 from dledger.calls.caller import Caller
 from dledger.common.limits import FIRST_INVISIBLE_MS, RENEWED_INVISIBLE_MS
 from dledger.door.contract import Arrival
@@ -211,7 +211,9 @@ class World(PartOfEngine):
             del self.leases[offset]
         else:
             change = ChangeInvisible(group="g", topic="t", lease=ref, invisible_ms=20_000)
-            self.log.append(change.encode())
+            (changed,) = self.log.append(change.encode())
+            assert isinstance(changed, LeaseChanged)
+            lease.receive_id = changed.receive_id
             lease.client, lease.arrived = "", False
             lease.until_ms = self.log.now_ms + 20_000
 

@@ -35,6 +35,7 @@ from dledger.requests.unpacking import Unpacking
 from dledger.requests.unreadable import UnreadableMessages
 from dledger.rocketmq import long_polls, receiving
 from dledger.rocketmq.client_registry import ClientRegistry
+from dledger.rocketmq.dead_letters import DeadLetters
 from dledger.rocketmq.long_polls import LongPollQueue
 from dledger.rpc.rocketmq_stubs import definition
 from tests.broker.log import Log
@@ -61,16 +62,17 @@ class _World(PartOfEngine):
             self.log.create(queues=QUEUES, group=group)
         self.state = self.log.state
         self.turns = LongPollQueue(self)
+        metrics, clients = NodeMetrics(self.group, self.node_id), ClientRegistry(self)
+        broken = UnreadableMessages(self.group, metrics.broken_messages)
         self.receiver = receiving.Receiver(
             self,
             TopicResolver(self, RequestConfig()),
             self.turns,
-            ClientRegistry(self),
-            broken=UnreadableMessages(
-                self.group, NodeMetrics(self.group, self.node_id).broken_messages
-            ),
+            clients,
+            broken=broken,
             outflow=Outflow(),
             unpacking=Unpacking(),
+            dead_letters=DeadLetters(self, clients.arrivals, broken=broken, metrics=metrics),
         )
 
     # -- the engine --

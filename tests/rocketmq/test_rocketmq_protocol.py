@@ -265,7 +265,7 @@ async def test_a_nack_makes_a_message_come_back_sooner(client: RocketClient) -> 
     response = await client.change(handle, 0.1)
 
     assert code(response.status) == "OK"
-    assert response.receipt_handle == handle
+    assert response.receipt_handle != handle
     _, (again,), _ = await client.receive(wait_s=5)
     assert again.system_properties.delivery_attempt == 2
     stale = await client.change(handle, 1)
@@ -403,7 +403,6 @@ async def test_heartbeats_are_answered(client: RocketClient) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "ForwardMessageToDeadLetterQueue",
         "EndTransaction",
         "RecallMessage",
         "SyncLiteSubscription",

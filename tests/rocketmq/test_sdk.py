@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from dledger.client.admin_client import AdminClient
 from dledger.requests.config import RequestConfig
 from dledger.server.client_certificate import self_signed
 from tests.requests.memory_group import MemoryGroup, memory_group
@@ -95,6 +96,30 @@ async def test_a_push_consumer_that_fails_gets_the_message_again(tmp_path: Path)
         report = await _tell("push_retry", _endpoints(group), tmp_path)
 
     assert report["complete"]
+
+
+async def test_a_poison_message_is_a_dead_letter_though_the_leader_changes(tmp_path: Path) -> None:
+    """After as many deliveries as its group allows; all others come, those sent later, too."""
+    async with (
+        memory_group(3) as group,
+        asyncio.timeout(_DEADLINE_S),
+        AdminClient(f"127.0.0.1:{group.nodes[0].peer_port}") as admin,
+    ):
+        await admin.create_group("poison")
+        await admin.set_group("poison", max_attempts=3, backoff_ms=(300,))
+        async with _session("poison", _endpoints(group), tmp_path) as session:
+            await session.stdout.readline()
+            group.elect(1)
+            topics = group.nodes[1].engine.state.topics
+            await eventually(lambda: topics.get("%DLQ%poison") is not None, deadline_s=_DEADLINE_S)
+            output, _ = await session.communicate(b"go\n")
+            report = json.loads(output)
+
+    assert report == {
+        "failed": 3,
+        "others": list(range(1, 10)),
+        "dead": ["0", "even", ["key"], {"name": "value"}],
+    }
 
 
 @pytest.mark.found

@@ -45,6 +45,9 @@ class CommandType(IntEnum):
     SET_RETENTION = 18
     ERASE = 19
     SEEK_GROUP = 20
+    RECEIVE_AT = 21
+    SET_GROUP = 22
+    DEAD_LETTER = 23
 
 
 class MalformedCommandError(ValueError):

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import ge
 from typing import Final, NoReturn, TypeAlias
 
 from dledger.broker.beginnings import OLDEST, Beginning
@@ -19,6 +20,7 @@ from dledger.broker.command_frame import (
     UnknownCommandError,
     frame,
 )
+from dledger.broker.redelivery import Retries
 from dledger.broker.topics import Compaction
 from dledger.common.features import FEATURES, Features
 
@@ -26,6 +28,8 @@ _Json: TypeAlias = Mapping[str, object]
 NUMBER_BOUND: Final = 1 << 62
 """Numbers in commands are below this, so that the sum of two fits a snapshot's i64 columns."""
 SECRET_BYTES: Final = 32
+MAX_EXPRESSION_BYTES: Final = 4 << 10
+"""The longest SQL92 expression, in UTF-8."""
 _OF_COMPACTION: Final = ("minLagMs", "tombstoneMs")
 """The fields of a CREATE_TOPIC's ``compaction``, in the order of `Compaction`'s."""
 _SECRET = re.compile(rf"[0-9a-f]{{{2 * SECRET_BYTES}}}")
@@ -111,6 +115,58 @@ class Receive:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceiveAt:
+    """Hand out what the leader found with an SQL92 expression; pass over the rest of a range.
+
+    Attributes:
+        generation: The topic's: offsets are of one topic.
+        sql: The expression; another one of the group may be in use by now.
+        start, stop: The range [*start*, *stop*) of the queue that was looked at.
+        take: What matches there, ascending.
+        again: Messages whose lease had ended and which match.
+        done: Messages whose lease had ended and which do not: a tag filter took them.
+        invisible_ms: How long the messages stay hidden from other members.
+        attempt_id: As of `Receive`.
+        client_id: Likewise.
+    """
+
+    group: str
+    topic: str
+    generation: int
+    queue_id: int
+    sql: str
+    start: int
+    stop: int
+    take: tuple[int, ...]
+    again: tuple[int, ...]
+    done: tuple[int, ...]
+    invisible_ms: int
+    attempt_id: str = ""
+    client_id: str = ""
+
+    def encode(self) -> bytes:
+        """Return the framed command."""
+        return _framed(
+            CommandType.RECEIVE_AT,
+            {
+                "group": self.group,
+                "topic": self.topic,
+                "generation": self.generation,
+                "queue": self.queue_id,
+                "sql": self.sql,
+                "from": self.start,
+                "to": self.stop,
+                "take": list(self.take),
+                "again": list(self.again),
+                "done": list(self.done),
+                "invisible": self.invisible_ms,
+                "attempt": self.attempt_id,
+                "client": self.client_id,
+            },
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class LeaseRef:
     """One delivered message: its position, and the receive that delivered it."""
@@ -138,12 +194,16 @@ class Ack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeInvisible:
-    """Make a delivered message visible *invisible_ms* from now, unless it is acked by then."""
+    """Make a delivered message visible *invisible_ms* from now, unless it is acked by then.
+
+    With *suspend* the delivery does not count as an attempt.
+    """
 
     group: str
     topic: str
     lease: LeaseRef
     invisible_ms: int
+    suspend: bool = False
 
     def encode(self) -> bytes:
         """Return the framed command."""
@@ -154,6 +214,7 @@ class ChangeInvisible:
                 "topic": self.topic,
                 "leases": _rows((self.lease,)),
                 "invisible": self.invisible_ms,
+                "suspend": self.suspend,
             },
         )
 
@@ -295,19 +356,20 @@ class Leap:
 class UseFilter:
     """A member of *group* waits for messages of a topic that have one of *tags*; None: for all.
 
-    RECEIVE says as much, but a poll that finds nothing proposes none.
+    Or for what matches the expression *sql*, which is in the command only if there is one. RECEIVE
+    says as much, but a poll that finds nothing proposes none.
     """
 
     group: str
     topic: str
-    tags: tuple[str, ...] | None
+    tags: tuple[str, ...] | None = None
+    sql: str = ""
 
     def encode(self) -> bytes:
         """Return the framed command."""
         tags = None if self.tags is None else list(self.tags)
-        return _framed(
-            CommandType.USE_FILTER, {"group": self.group, "topic": self.topic, "tags": tags}
-        )
+        row: dict[str, object] = {"group": self.group, "topic": self.topic, "tags": tags}
+        return _framed(CommandType.USE_FILTER, row | ({"sql": self.sql} if self.sql else {}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -355,10 +417,33 @@ class SeekGroup:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetGroup:
+    """Set how often a group's messages are delivered, and how long they wait after each failure.
+
+    *retries* replaces what was set before as a whole.
+    """
+
+    name: str
+    retries: Retries
+
+    def encode(self) -> bytes:
+        """Return the framed command."""
+        return _framed(
+            CommandType.SET_GROUP,
+            {
+                "name": self.name,
+                "attempts": self.retries.max_attempts,
+                "backoff": list(self.retries.backoff_ms),
+            },
+        )
+
+
 Command: TypeAlias = (
     CreateTopic
     | CreateGroup
     | Receive
+    | ReceiveAt
     | Ack
     | ChangeInvisible
     | Renew
@@ -373,6 +458,7 @@ Command: TypeAlias = (
     | UseFilter
     | SetRetention
     | SeekGroup
+    | SetGroup
 )
 
 
@@ -450,6 +536,29 @@ def _receive(row: _Json) -> Receive:
     )
 
 
+def _receive_at(row: _Json) -> ReceiveAt:
+    start, stop, take = _number(row["from"]), _number(row["to"]), _offsets(row["take"])
+    if not (0 <= start <= stop and all(start <= offset < stop for offset in take)):
+        raise MalformedCommandError(f"offsets outside of [{start}, {stop})")
+    if any(map(ge, take, take[1:])):
+        raise MalformedCommandError("offsets that do not ascend")
+    return ReceiveAt(
+        group=_text(row["group"]),
+        topic=_text(row["topic"]),
+        generation=_number(row["generation"]),
+        queue_id=_number(row["queue"]),
+        sql=_sql(row["sql"]),
+        start=start,
+        stop=stop,
+        take=take,
+        again=_offsets(row["again"]),
+        done=_offsets(row["done"]),
+        invisible_ms=_number(row["invisible"]),
+        attempt_id=_text(row["attempt"]),
+        client_id=_text(row["client"]),
+    )
+
+
 def _ack(row: _Json) -> Ack:
     return Ack(group=_text(row["group"]), topic=_text(row["topic"]), leases=_leases(row["leases"]))
 
@@ -461,6 +570,7 @@ def _change_invisible(row: _Json) -> ChangeInvisible:
         topic=_text(row["topic"]),
         lease=lease,
         invisible_ms=_number(row["invisible"]),
+        suspend=_truth(row["suspend"]),
     )
 
 
@@ -510,7 +620,12 @@ def _leap(row: _Json) -> Leap:
 
 
 def _use_filter(row: _Json) -> UseFilter:
-    return UseFilter(group=_text(row["group"]), topic=_text(row["topic"]), tags=_tags(row["tags"]))
+    return UseFilter(
+        group=_text(row["group"]),
+        topic=_text(row["topic"]),
+        tags=_tags(row["tags"]),
+        sql=_sql(row["sql"]) if "sql" in row else "",
+    )
 
 
 def _set_retention(row: _Json) -> SetRetention:
@@ -527,11 +642,18 @@ def _seek_group(row: _Json) -> SeekGroup:
     )
 
 
+def _set_group(row: _Json) -> SetGroup:
+    backoff_ms = tuple([_number(each) for each in _list(row["backoff"])])
+    retries = Retries(max_attempts=_number(row["attempts"]), backoff_ms=backoff_ms)
+    return SetGroup(name=_text(row["name"]), retries=retries)
+
+
 Decoders: TypeAlias = Mapping[int, Callable[[_Json], object]]
 DECODERS: Final[Decoders] = {
     CommandType.CREATE_TOPIC: _create_topic,
     CommandType.CREATE_GROUP: _create_group,
     CommandType.RECEIVE: _receive,
+    CommandType.RECEIVE_AT: _receive_at,
     CommandType.ACK: _ack,
     CommandType.CHANGE_INVISIBLE: _change_invisible,
     CommandType.RENEW: _renew,
@@ -546,6 +668,7 @@ DECODERS: Final[Decoders] = {
     CommandType.USE_FILTER: _use_filter,
     CommandType.SET_RETENTION: _set_retention,
     CommandType.SEEK_GROUP: _seek_group,
+    CommandType.SET_GROUP: _set_group,
 }
 
 
@@ -564,6 +687,18 @@ def _leases(value: object) -> tuple[LeaseRef, ...]:
 def _offset_in_queue(value: object) -> tuple[int, int]:
     queue_id, offset = map(_number, _list(value))
     return queue_id, offset
+
+
+def _offsets(value: object) -> tuple[int, ...]:
+    return tuple(map(_number, _list(value)))
+
+
+def _sql(value: object) -> str:
+    """Return an expression: neither empty, nor longer than its users may write it."""
+    text = _text(value)
+    if not 0 < len(text) <= MAX_EXPRESSION_BYTES:
+        raise MalformedCommandError(f"an expression of {len(text)} characters")
+    return text
 
 
 def _tags(value: object) -> tuple[str, ...] | None:

@@ -14,12 +14,15 @@ from dledger.broker.consume_queue import ConsumeQueue
 from dledger.broker.deliveries import QueueDeliveries
 from dledger.broker.filter_room import FilterRoom
 from dledger.broker.group_filters import TopicFilters
-from dledger.broker.snapshot_codec import Reader, number, text
+from dledger.broker.redelivery import DEFAULT, Retries, attempts_of, check_retries
+from dledger.broker.snapshot_codec import Reader, column, number, text
 from dledger.errors import Refused
 
 MAX_GROUPS = 10_000
 _BEGINS: Final = 1 << 32
 """In the number of filters: where the group begins follows it."""
+_SETS_RETRIES: Final = 1 << 33
+"""In the number of filters: what a SET_GROUP has set follows it."""
 QueueOf = Callable[[str, int], ConsumeQueue]
 """Returns the queue of a (topic, queue id), or raises Refused."""
 
@@ -27,12 +30,23 @@ QueueOf = Callable[[str, int], ConsumeQueue]
 class ConsumerGroup:
     """One consumer group, over all the topics it reads."""
 
-    __slots__ = ("_attempts", "_deliveries", "_filters", "beginning", "edition", "name", "used_ms")
+    __slots__ = (
+        "_attempts",
+        "_deliveries",
+        "_filters",
+        "beginning",
+        "edition",
+        "max_attempts",
+        "name",
+        "retries",
+        "used_ms",
+    )
 
     def __init__(self, name: str, edition: int = 0, beginning: Beginning = OLDEST) -> None:
         self.name, self.beginning = name, beginning
         self.edition = edition
         """Which edition of the state this is of; see `editions`."""
+        self.set_retries(DEFAULT)
         self.used_ms = 0
         """When a member last called, by the log's time, Unix milliseconds."""
         self._deliveries: dict[str, dict[int, QueueDeliveries]] = {}
@@ -47,10 +61,16 @@ class ConsumerGroup:
         """
         other = ConsumerGroup(self.name, edition, self.beginning)
         other.used_ms = self.used_ms
+        other.set_retries(self.retries)
         other._deliveries = {topic: queues.copy() for topic, queues in self._deliveries.items()}
         other._filters = {topic: found.copy() for topic, found in self._filters.items()}
         other._attempts = self._attempts.copy()
         return other
+
+    def set_retries(self, retries: Retries) -> None:
+        """Set how often its messages are delivered, and when again."""
+        self.retries = retries
+        self.max_attempts = attempts_of(self.name, retries)
 
     def is_unused(self, before_ms: int, lived_ms: int) -> bool:
         """Whether it was last used before *before_ms* and has no lease left at *lived_ms*."""
@@ -189,10 +209,15 @@ class ConsumerGroup:
         """
         yield number(self.used_ms)
         begins = self.beginning != OLDEST
-        yield number(len(self._filters) | (_BEGINS if begins else 0))
+        sets_retries = self.retries != DEFAULT
+        more = (_BEGINS if begins else 0) | (_SETS_RETRIES if sets_retries else 0)
+        yield number(len(self._filters) | more)
         if begins:
             yield number(self.beginning.entry)
             yield number(self.beginning.stored_ms)
+        if sets_retries:
+            yield number(self.retries.max_attempts)
+            yield from column("Q", len(self.retries.backoff_ms), self.retries.backoff_ms)
         for topic, filters in sorted(self._filters.items()):
             yield text(topic)
             yield from filters.encoded()
@@ -226,7 +251,9 @@ class ConsumerGroup:
         filters = source.number()
         if filters & _BEGINS:
             group.beginning = Beginning(source.number(1), source.number())
-        for _ in range(filters & ~_BEGINS):
+        if filters & _SETS_RETRIES:
+            group.set_retries(_retries(source))
+        for _ in range(filters & ~(_BEGINS | _SETS_RETRIES)):
             topic = source.text()
             _checked(source, name, queue, topic, 0)
             if topic in group._filters:
@@ -245,10 +272,21 @@ class ConsumerGroup:
         return [
             self.used_ms,
             [self.beginning.entry, self.beginning.stored_ms],
+            [self.retries.max_attempts, *self.retries.backoff_ms],
             [[topic, filters.canonical()] for topic, filters in sorted(self._filters.items())],
             [[topic, queue_id, found.canonical()] for topic, queue_id, found in self._sorted()],
             self._attempts.canonical(self._holds),
         ]
+
+
+def _retries(source: Reader) -> Retries:
+    """Read what a SET_GROUP has set."""
+    found = Retries(source.number(), tuple(source.column("Q")))
+    try:
+        check_retries(found)
+    except Refused as error:
+        raise source.malformed(str(error)) from error
+    return found
 
 
 def _checked(source: Reader, group: str, queue: QueueOf, topic: str, queue_id: int) -> ConsumeQueue:

@@ -17,6 +17,7 @@ from dledger.broker.backlogs import backlog
 from dledger.broker.beginnings import OLDEST
 from dledger.broker.commands import LeaseRef
 from dledger.broker.consumer_group import MAX_GROUPS, ConsumerGroup
+from dledger.broker.dead_letter import DeadLetter
 from dledger.broker.deliveries import QueueDeliveries
 from dledger.broker.editions import Edition
 from dledger.broker.filter_room import FilterRoom
@@ -25,31 +26,46 @@ from dledger.broker.group_filters import USE_IS_SAID_MS, TopicFilters
 from dledger.broker.kept_messages import Codes
 from dledger.broker.lease_columns import Lease
 from dledger.broker.lived_time import LivedTime
+from dledger.broker.queue_positions import Payload
+from dledger.broker.redelivery import (
+    DEFAULT,
+    PREFIX_LENGTH,
+    WITHOUT_END,
+    Retries,
+    check_retries,
+)
 from dledger.broker.results import (
     Acked,
+    DeadLettered,
     Delivery,
     FilterUsed,
     GroupCreated,
     GroupDeleted,
+    GroupSet,
     GroupsExpired,
     GroupSought,
     InvisibilityChanged,
+    LeaseChanged,
+    Produced,
     Received,
     Released,
     SoughtQueue,
+    Spent,
 )
 from dledger.broker.snapshot_codec import Encoded, Reader, number, text
 from dledger.broker.state_changes import QueueKey, StateChanges
 from dledger.broker.topic_store import TopicStore
 from dledger.broker.topics import TYPES
-from dledger.checks.names import check_name
+from dledger.checks.names import DEAD_LETTERS, check_name
 from dledger.common.status import Backlog
 from dledger.errors import (
+    FilterInUse,
     InvalidArgument,
     InvalidReceiptHandle,
     LimitReached,
     TopicMadeAnew,
     UnknownGroup,
+    UnknownTopic,
 )
 
 MAX_GAP_MS = 3_600_000
@@ -134,6 +150,36 @@ class ConsumerGroups:
         return filters is not None and filters.is_said(
             tag_codes(tags), self._filters_active.at(now_ms)
         )
+
+    def is_expression_said(self, group: str, topic: str, sql: str, now_ms: int) -> bool:
+        """Whether a poll with this expression has no use of it to commit at *now_ms*.
+
+        Either it is said, or another one is in use, and nothing that it says will change that.
+        """
+        found = self._groups.get(group)
+        filters = None if found is None else found.filters(topic)
+        return filters is not None and filters.is_expression_said(
+            sql, self._filters_active.at(now_ms)
+        )
+
+    def filter_beside(self, group: str, topic: str, sql: str) -> str | None:
+        """Return the filter because of which an expression is not served; None: it is."""
+        found = self._groups.get(group)
+        filters = None if found is None else found.filters(topic)
+        return None if filters is None else filters.beside(sql)
+
+    def peek(self, group: str, topic: str, queue_id: int) -> QueueDeliveries | None:
+        """Return a group's deliveries of a queue, to be read, if there are any."""
+        return self._peek(group, topic, queue_id)
+
+    def next_offset(self, group: str, topic: str, queue_id: int) -> int:
+        """Return the offset in a queue from which on a group was handed out nothing yet."""
+        queue = self._topics.queue(topic, queue_id)
+        found = self._groups.get(group)
+        if found is None:
+            return queue.first
+        deliveries = found.peek(topic, queue_id)
+        return found.beginning.in_queue(queue) if deliveries is None else deliveries.next_offset
 
     def available(
         self,
@@ -290,12 +336,15 @@ class ConsumerGroups:
         receive_id, positions = (
             (0, []) if earlier is None else self._still_there(command.topic, *earlier)
         )
+        spent: list[QueuePosition] = []
         if positions:
             group.lease_anew(command.topic, receive_id, positions, until)
         else:
             self._receives += 1
             receive_id = self._receives
-            positions = self._take(group, command, receive_id, until, codes=codes, filters=filters)
+            positions = self._take(
+                group, command, receive_id, until, codes=codes, filters=filters, spent=spent
+            )
             if command.attempt_id and positions:
                 group.remember(command.topic, command.attempt_id, receive_id, positions)
                 self._changes.attempts.add((group.name, command.topic, command.attempt_id))
@@ -307,7 +356,74 @@ class ConsumerGroups:
             receive_id=receive_id,
             visible_at_ms=until,
             deliveries=tuple([self._delivery(group, command.topic, each) for each in positions]),
+            spent=self._all_spent(group, command.topic, spent) if spent else (),
         )
+
+    def receive_at(self, command: commands.ReceiveAt) -> Received:
+        """Deliver what the leader found with an expression; a repeated attempt as by `receive`."""
+        group = self._used(command.group)
+        queue = self._topics.queue(command.topic, command.queue_id)
+        topic = self._topics.named(command.topic)
+        if command.generation != topic.generation or command.stop > queue.end:
+            raise InvalidArgument(
+                f"queue {command.queue_id} of topic {topic.name!r} has no messages up to "
+                f"{command.stop} in generation {command.generation}"
+            )
+        if len(command.take) + len(command.again) + len(command.done) > MAX_RECEIVE:
+            raise InvalidArgument(f"more than {MAX_RECEIVE} messages at once")
+        self._use_expression(group, command.topic, command.sql)
+        if (other := self.filter_beside(command.group, command.topic, command.sql)) is not None:
+            raise FilterInUse.of(other)
+        until = self._time.lived_ms + command.invisible_ms
+        earlier = group.recall(command.topic, command.attempt_id) if command.attempt_id else None
+        receive_id, positions = (
+            (0, []) if earlier is None else self._still_there(command.topic, *earlier)
+        )
+        spent: list[QueuePosition] = []
+        if positions:
+            group.lease_anew(command.topic, receive_id, positions, until)
+        else:
+            self._receives += 1
+            receive_id = self._receives
+            positions = self._take_at(group, command, receive_id, until, spent=spent)
+            if command.attempt_id and positions:
+                group.remember(command.topic, command.attempt_id, receive_id, positions)
+                self._changes.attempts.add((group.name, command.topic, command.attempt_id))
+        self._changes.leases.add((group.name, command.topic, command.queue_id))
+        return Received(
+            topic=topic.name,
+            generation=topic.generation,
+            receive_id=receive_id,
+            visible_at_ms=until,
+            deliveries=tuple([self._delivery(group, command.topic, each) for each in positions]),
+            spent=self._all_spent(group, command.topic, spent) if spent else (),
+        )
+
+    def _take_at(
+        self,
+        group: ConsumerGroup,
+        command: commands.ReceiveAt,
+        receive_id: int,
+        until: int,
+        *,
+        spent: list[QueuePosition],
+    ) -> list[QueuePosition]:
+        queue = self._topics.queue(command.topic, command.queue_id)
+        deliveries = group.deliveries(command.topic, command.queue_id, queue)
+        if not TYPES[self._topics.named(command.topic).type].may_deliver(len(deliveries.leases)):
+            return []
+        worn: list[int] = []
+        taken = deliveries.take_at(
+            queue,
+            command,
+            now_ms=self._time.lived_ms,
+            lease_until_ms=until,
+            receive_id=receive_id,
+            max_attempts=group.max_attempts,
+            spent=worn,
+        )
+        spent += [(command.queue_id, offset) for offset in worn]
+        return [(command.queue_id, offset) for offset in taken]
 
     def _still_there(
         self, topic: str, receive_id: int, positions: list[QueuePosition]
@@ -321,8 +437,17 @@ class ConsumerGroups:
         """Note that a member waits for messages that its filter names."""
         group = self._used(command.group)
         self._topics.named(command.topic)
-        self._use(group, command.topic, command.tags)
+        if command.sql:
+            self._use_expression(group, command.topic, command.sql)
+        else:
+            self._use(group, command.topic, command.tags)
         return FilterUsed()
+
+    def _use_expression(self, group: ConsumerGroup, topic: str, sql: str) -> None:
+        """Note the use of an expression, and that it waits if there are others."""
+        filters = group.own_filters(topic, self._room)
+        filters.use_expression(sql, self.filters_ms)
+        self._end_unused(group, topic, filters)
 
     def _use(
         self, group: ConsumerGroup, topic: str, tags: tuple[str, ...] | None
@@ -337,6 +462,10 @@ class ConsumerGroups:
         if filters.is_only(codes):
             return codes, None
         filters.use(codes, tags, self.filters_ms)
+        self._end_unused(group, topic, filters)
+        return codes, filters if filters.differ else None
+
+    def _end_unused(self, group: ConsumerGroup, topic: str, filters: TopicFilters) -> None:
         if gone := filters.end_unused(self.filters_ms):
             ended = group.end_unnamed(topic, filters)
             self._changes.leases.update((group.name, topic, each) for each in ended)
@@ -344,7 +473,6 @@ class ConsumerGroups:
             messages = [0] * (len(gone) - 1) + [sum(ended.values())]
             rows = zip(gone, messages, strict=True)
             self._changes.filters_gone.extend((group.name, topic, *row) for row in rows)
-        return codes, filters if filters.differ else None
 
     def _take(
         self,
@@ -355,6 +483,7 @@ class ConsumerGroups:
         *,
         codes: Codes,
         filters: TopicFilters | None,
+        spent: list[QueuePosition],
     ) -> list[tuple[int, int]]:
         queues = self._topics.queues(command.topic)
         topic_type = TYPES[self._topics.named(command.topic).type]
@@ -362,6 +491,10 @@ class ConsumerGroups:
         limit = min(command.limit, MAX_RECEIVE)
         order = [*range(hint, len(queues)), *range(hint)] if command.any_queue else [hint]
         positions: list[tuple[int, int]] = []
+        # Dead letters stay what they are.
+        is_dead = command.topic[:PREFIX_LENGTH] == DEAD_LETTERS
+        max_attempts = WITHOUT_END if is_dead else group.max_attempts
+        worn: list[int] = []
         for queue_id in order:
             if len(positions) >= limit:
                 break
@@ -378,7 +511,13 @@ class ConsumerGroups:
                 receive_id=receive_id,
                 client_id=command.client_id,
                 filters=filters,
+                max_attempts=max_attempts,
+                spent=worn,
             )
+            if worn:
+                spent += [(queue_id, offset) for offset in worn]
+                worn = []
+                self._changes.leases.add((group.name, command.topic, queue_id))
             if filters is not None:  # what was passed over may be for others that wait
                 self._changes.leases.add((group.name, command.topic, queue_id))
                 if deliveries.waits(codes, queue, filters):
@@ -398,6 +537,39 @@ class ConsumerGroups:
             row=found.row,
         )
 
+    def open_offsets(self, group: str, topic: str, queue_id: int) -> Iterator[tuple[int, bool]]:
+        """Yield (offset, whether it was delivered) of what a group has not consumed, ascending."""
+        found = self._peek(group, topic, queue_id)
+        for offset in sorted(found.leases) if found else ():
+            yield offset, True
+        end = self._topics.queue(topic, queue_id).end
+        for offset in range(self.next_offset(group, topic, queue_id), end):
+            yield offset, False
+
+    def _all_spent(
+        self, group: ConsumerGroup, topic: str, spent: Sequence[QueuePosition]
+    ) -> tuple[Spent, ...]:
+        return tuple([self._spent(group, topic, *each) for each in spent])
+
+    def find_leased(self, group: str, topic: str, ref: LeaseRef) -> Spent | None:
+        """Return the message of a lease; None: the lease is over, or another's by now."""
+        lease = self.lease(group, topic, ref)
+        if lease is None or not self._topics.queue(topic, ref.queue_id).has(ref.offset):
+            return None
+        return self._spent(self._group(group), topic, ref.queue_id, ref.offset)
+
+    def _spent(self, group: ConsumerGroup, topic: str, queue_id: int, offset: int) -> Spent:
+        deliveries = group.peek(topic, queue_id)
+        if deliveries is None:
+            raise AssertionError("a message that was never delivered")
+        lease, found = deliveries.leases[offset], self._topics.queue(topic, queue_id).locate(offset)
+        return Spent(
+            lease=LeaseRef(queue_id, offset, lease.receive_id),
+            attempts=lease.attempt,
+            payload=found.payload,
+            row=found.row,
+        )
+
     def ack(self, command: commands.Ack) -> Acked:
         """Mark messages as consumed."""
         group = self._used(command.group)
@@ -411,19 +583,59 @@ class ConsumerGroups:
             self._changes.leases.add((group.name, topic, lease.queue_id))
         return deliveries.ack(lease.offset, lease.receive_id)
 
-    def change_invisible(self, command: commands.ChangeInvisible) -> InvisibilityChanged:
+    def set(self, command: commands.SetGroup) -> GroupSet:
+        """Set a group's retries. Raises UnknownGroup or InvalidArgument."""
+        check_retries(command.retries)
+        group = self._used(command.name)
+        before = group.retries
+        group.set_retries(command.retries)
+        return GroupSet(before)
+
+    def retries(self, name: str) -> Retries:
+        """Return a group's retries; the default's if there is no such group yet."""
+        found = self._groups.get(name)
+        return DEFAULT if found is None else found.retries
+
+    def dead_letter(self, command: DeadLetter, payload: Payload) -> DeadLettered:
+        """End a lease, and append its message to the group's dead letters.
+
+        Raises:
+            UnknownGroup, UnknownTopic: There is no such group, or topic of this generation.
+            InvalidReceiptHandle: The lease is another's by now.
+            InvalidArgument: It is a dead letter already.
+            LimitReached: The topic of the dead letters is not there, and there are too many.
+        """
+        moved, lease = command.moved, command.lease
+        topic = self._topics.named(moved.topic)
+        if topic.generation != moved.generation:
+            raise UnknownTopic(topic.name)
+        if topic.name.startswith(DEAD_LETTERS):
+            raise InvalidArgument(f"messages of topic {topic.name!r} are dead letters already")
+        group = self._used(command.group)
+        deliveries = group.own(topic.name, lease.queue_id)
+        held = None if deliveries is None else deliveries.leases.get(lease.offset)
+        stored: Produced | None = None
+        if held is not None and held.receive_id == lease.receive_id:
+            stored = self._topics.append_dead_letter(command.batch, payload)
+        if not self._ack(group, topic.name, lease):
+            raise _stale(lease)
+        return DeadLettered(stored)
+
+    def change_invisible(self, command: commands.ChangeInvisible) -> LeaseChanged:
         """Change the end of one lease; raise InvalidReceiptHandle if the handle is stale."""
         until = self._time.lived_ms + command.invisible_ms
         group = self._used(command.group)
         lease = command.lease
         deliveries = group.own(command.topic, lease.queue_id)
         self._changes.leases.add((group.name, command.topic, lease.queue_id))
-        if not (deliveries and deliveries.give_back(lease.offset, lease.receive_id, until)):
-            raise InvalidReceiptHandle(
-                f"the receipt handle for queue {lease.queue_id}, offset "
-                f"{lease.offset} is stale: the message was acked or delivered again"
-            )
-        return InvisibilityChanged(1)
+        if deliveries is None:
+            raise _stale(lease)
+        receive_id = deliveries.change(
+            lease.offset, lease.receive_id, until, suspend=command.suspend
+        )
+        if receive_id is None:
+            raise _stale(lease)
+        return LeaseChanged(receive_id)
 
     def renew(self, command: commands.Renew) -> InvisibilityChanged:
         """Extend leases; stale ones are skipped."""
@@ -584,6 +796,13 @@ class ConsumerGroups:
         groups = [[name, group.canonical()] for name, group in sorted(self._groups.items())]
         times = [self._active.canonical(), self._filters_active.canonical()]
         return [times, self._receives, groups]
+
+
+def _stale(lease: LeaseRef) -> InvalidReceiptHandle:
+    return InvalidReceiptHandle(
+        f"the receipt handle for queue {lease.queue_id}, offset "
+        f"{lease.offset} is stale: the message was acked or delivered again"
+    )
 
 
 def _encoded(times: bytes, receives: int, groups: list[ConsumerGroup]) -> Iterator[bytes]:

@@ -13,16 +13,20 @@ from heapq import heapify, heappop, heappush
 from itertools import islice, takewhile
 from typing import Final
 
+from dledger.broker.commands import ReceiveAt
 from dledger.broker.consume_queue import ConsumeQueue
 from dledger.broker.filter_room import FilterRoom
 from dledger.broker.group_filters import TopicFilters
 from dledger.broker.kept_messages import Codes, KeptMessages
 from dledger.broker.lease_columns import Lease, encoded_leases, read_leases
 from dledger.broker.queue_positions import Run
+from dledger.broker.redelivery import WITHOUT_END
 from dledger.broker.snapshot_codec import Reader, number
 
 MAX_LEASES = 16_384
 """Unacked messages of one queue that a group may hold; more are delivered as these are acked."""
+MOVE_AGAIN_MS = 30_000
+"""After so long a message that was to become a dead letter, and did not, is told again."""
 MAX_RUNS_SCANNED = 4_096
 """Runs that one RECEIVE may skip because of its filter, so that no command takes long."""
 
@@ -201,6 +205,8 @@ class QueueDeliveries:
         receive_id: int,
         client_id: str,
         filters: TopicFilters | None = None,
+        max_attempts: int = WITHOUT_END,
+        spent: list[int] | None = None,
     ) -> list[int]:
         """Deliver up to *limit* messages: those whose lease ended first, then new ones.
 
@@ -216,6 +222,9 @@ class QueueDeliveries:
             receive_id: The RECEIVE.
             client_id: The client that they are renewed for.
             filters: The filters in use; None if the group has one for this topic.
+            max_attempts: A message that was delivered so often is not any more; 0: always.
+            spent: Gets the offsets of such messages, up to *limit*. Their leases begin once more,
+                so that they are told again if nobody moves them.
 
         Returns:
             Their offsets; each is leased until *lease_until_ms*.
@@ -225,6 +234,12 @@ class QueueDeliveries:
             offset = self._pop_end()
             if queue.has_gaps and not queue.has(offset):
                 self._forget(offset)
+                continue
+            if max_attempts and self._is_spent(offset, max_attempts) and spent is not None:
+                self.give_back(offset, self.leases[offset].receive_id, now_ms + MOVE_AGAIN_MS)
+                spent.append(offset)
+                if len(spent) >= limit:
+                    break
                 continue
             if codes is not None and (code := queue.code(offset)) not in codes:
                 self._pass_on(offset, code, filters)
@@ -241,6 +256,63 @@ class QueueDeliveries:
         for offset in fresh:
             self._grant(offset, receive_id, lease_until_ms, client_id)
         return taken + fresh
+
+    def take_at(
+        self,
+        queue: ConsumeQueue,
+        command: ReceiveAt,
+        *,
+        now_ms: int,
+        lease_until_ms: int,
+        receive_id: int,
+        max_attempts: int,
+        spent: list[int],
+    ) -> list[int]:
+        """Deliver what the leader chose, of what is still there and nobody was given meanwhile.
+
+        Nothing new if `next_offset` is below the range: a seek went back since, or what was to come
+        before this command never came; what lies before the range was not looked at. If it is
+        above, others with the same expression were faster, and what they passed over is no match.
+
+        What was delivered *max_attempts* times is not any more: *spent* gets its offset, as of
+        `take`.
+
+        Returns:
+            Offsets; each is leased until *lease_until_ms*.
+        """
+        taken = []
+        for offset in (*command.again, *command.done):
+            if not self._has_ended(offset, now_ms):
+                continue
+            if offset in command.done or not queue.has(offset):
+                self._forget(offset)
+            elif max_attempts and self._is_spent(offset, max_attempts):
+                self.give_back(offset, self.leases[offset].receive_id, now_ms + MOVE_AGAIN_MS)
+                spent.append(offset)
+            elif offset not in taken:
+                taken.append(offset)
+        if command.start <= self.next_offset < command.stop:
+            stop, room = command.stop, MAX_LEASES - len(self.leases)
+            fresh = [each for each in command.take if each >= self.next_offset and queue.has(each)]
+            if len(fresh) > room:
+                stop = fresh[max(room, 0)]
+            self.next_offset = stop
+            taken += fresh[: max(room, 0)]
+        for offset in taken:
+            self._grant(offset, receive_id, lease_until_ms, command.client_id)
+        return taken
+
+    def find_ended(self, now_ms: int, enough: int) -> list[int]:
+        """Return up to *enough* offsets whose leases have ended at *now_ms*, the oldest end first.
+
+        Among very many the oldest of some: the others come when these are gone.
+        """
+        found = self._ended_by(now_ms, enough)
+        return sorted(found, key=lambda offset: self.leases[offset].visible_at_ms)[:enough]
+
+    def _has_ended(self, offset: int, now_ms: int) -> bool:
+        lease = self.leases.get(offset)
+        return lease is not None and lease.visible_at_ms <= now_ms
 
     def _take_kept(
         self, kept: KeptMessages, queue: ConsumeQueue, codes: Codes, limit: int
@@ -302,6 +374,10 @@ class QueueDeliveries:
             self._kept_in(filters.room).keep(key, run.first, run.end)
         return True
 
+    def _is_spent(self, offset: int, max_attempts: int) -> bool:
+        lease = self.leases[offset]
+        return lease.attempt >= max_attempts and not lease.is_suspended
+
     def _pop_end(self) -> int:
         """Remove and return the offset of the lease that ended first; `next_expiry` found one."""
         ended, expiry = self._ended, self._expiry
@@ -316,7 +392,7 @@ class QueueDeliveries:
         lease = self.leases[offset] = Lease(
             receive_id=receive_id,
             visible_at_ms=until_ms,
-            attempt=earlier.attempt + 1 if earlier else 1,
+            attempt=earlier.attempt + (not earlier.is_suspended) if earlier else 1,
             client_id=client_id,
         )
         self._follow(offset, lease)
@@ -391,6 +467,34 @@ class QueueDeliveries:
             self._let_go(offset, lease)
             self.leases[offset] = lease._replace(client_id="", arrived=False)
         return found
+
+    def change(
+        self, offset: int, receive_id: int, visible_at_ms: int, *, suspend: bool
+    ) -> int | None:
+        """Set the end of a lease that its holder gives up, which gets another receipt handle.
+
+        A change with the handle that the one before was made with is that one, sent again because
+        its answer was lost: it changes nothing, and is answered alike.
+
+        Args:
+            offset: Of the message.
+            receive_id: Of its receipt handle.
+            visible_at_ms: When the message may be delivered again.
+            suspend: Its delivery does not count as an attempt.
+
+        Returns:
+            The new receive id; None if the handle is stale.
+        """
+        lease = self.leases.get(offset)
+        if lease is None:
+            return None
+        if lease.comes_after(receive_id):
+            return lease.receive_id
+        if not self.give_back(offset, receive_id, visible_at_ms):
+            return None
+        later = self.leases[offset].after_change(suspended=suspend)
+        self.leases[offset] = later
+        return later.receive_id
 
     def keeps_for(self, client_id: str) -> bool:
         """Whether `release` would end any lease of *client_id*."""

@@ -5,6 +5,12 @@ they do not: then what one filter passes over is another's. A filter is in use f
 RECEIVE or USE_FILTER until `FILTER_GONE_MS` after its last. The only filter of a topic does not
 age: a group with one filter has nothing to say about it, and nothing is kept for it.
 
+An *expression* of SQL92 is a filter that only leaders can evaluate, so nobody knows what another
+one passes over of what it names, and nothing could be kept for it. So it is served alone: a group
+has, for one topic, either filters by tags, or one expression. Who asks with the other is refused
+while the first is in use. An expression that comes to a group with tags waits: the tags age from
+then on, though there may be but one filter, and are gone when nobody asks with them.
+
 Owned by `consumer_group`; part of the replicated state.
 """
 
@@ -15,11 +21,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from dledger.broker.commands import MAX_EXPRESSION_BYTES
 from dledger.broker.filter_room import MAX_CODES, FilterRoom
 from dledger.broker.filters import MAX_TAGS
 from dledger.broker.kept_messages import OTHERS, Codes
 from dledger.broker.snapshot_codec import Reader, ascends, column, number, text
-from dledger.errors import InvalidArgument, LimitReached
+from dledger.errors import FilterInUse, InvalidArgument, LimitReached
 
 FILTER_GONE_MS: Final = 600_000
 """A filter that nobody asked with for so long counts as gone: what was kept for it alone goes."""
@@ -29,6 +36,9 @@ MAX_FILTERS: Final = 1_024
 """Filters in use of one group for one topic."""
 _TEXT_LENGTH: Final = 127
 _ALL: Final = -1
+_SQL: Final = -2
+_BYTES_OF_CODE: Final = 64
+"""What a code takes, about: an expression counts as so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +63,18 @@ def filter_text(tags: tuple[str, ...] | None) -> str:
 
 
 class TopicFilters:
-    """The filters of one (group, topic) that are in use; the one used longest ago comes first."""
+    """The filters of one (group, topic) that are in use; the one used longest ago comes first.
 
-    __slots__ = ("_named", "_uses", "room")
+    Attributes:
+        room: What they count in.
+        expression: The one that is served, or waits for filters by tags to go; None: there is none.
+    """
+
+    __slots__ = ("_named", "_uses", "expression", "room")
 
     def __init__(self, room: FilterRoom) -> None:
         self.room = room
+        self.expression: FilterUse | None = None
         self._uses: dict[Codes, FilterUse] = {}
         self._named: Counter[int] = Counter()
 
@@ -75,11 +91,12 @@ class TopicFilters:
         """Return a copy that may be changed; this object may then only be `encoded`."""
         other = TopicFilters(self.room)
         other._uses, other._named = self._uses.copy(), self._named
+        other.expression = self.expression
         return other
 
     def leave(self) -> None:
         """Take these out of the sums: their topic or group is deleted."""
-        self.room.codes -= sum(map(_weight, self._uses))
+        self.room.codes -= sum(map(_weight, self._uses)) + _weight_of(self.expression)
 
     @property
     def differ(self) -> bool:
@@ -88,14 +105,33 @@ class TopicFilters:
 
     def is_only(self, codes: Codes) -> bool:
         """Whether there is this filter and no other."""
-        return len(self._uses) == 1 and codes in self._uses
+        return len(self._uses) == 1 and codes in self._uses and self.expression is None
 
     def is_said(self, codes: Codes, now_ms: int) -> bool:
         """Whether a poll with this filter at *now_ms* has nothing to commit before it waits."""
         found = self._uses.get(codes)
         return found is not None and (
-            len(self._uses) == 1 or now_ms - found.used_ms < USE_IS_SAID_MS
+            (len(self._uses) == 1 and self.expression is None)
+            or now_ms - found.used_ms < USE_IS_SAID_MS
         )
+
+    def is_expression_said(self, sql: str, now_ms: int) -> bool:
+        """Whether a poll with this expression has nothing to commit before it waits, or is refused.
+
+        An expression ages though it is the only one: who comes after it is to be served some day.
+        """
+        found = self.expression
+        if found is None or _is_gone(found, now_ms):
+            return False
+        return found.text != sql or now_ms - found.used_ms < USE_IS_SAID_MS
+
+    def beside(self, sql: str) -> str | None:
+        """Return the filter because of which this expression is not served; None: it is."""
+        if self._uses:
+            return next(reversed(self._uses.values())).text
+        if self.expression is None or self.expression.text == sql:
+            return None
+        return self.expression.text
 
     def key_of(self, code: int) -> int | None:
         """Return the key under which messages of a tag are kept; None: no filter names them."""
@@ -112,8 +148,12 @@ class TopicFilters:
 
         Raises:
             InvalidArgument: It names too many tags.
+            FilterInUse: An expression is.
             LimitReached: It is new, and there are too many.
         """
+        self._end_expression(now_ms)
+        if self.expression is not None and not self._uses:
+            raise FilterInUse.of(self.expression.text)
         if codes in self._uses:
             self._uses[codes] = FilterUse(self._uses.pop(codes).text, now_ms)
             return
@@ -125,10 +165,40 @@ class TopicFilters:
             )
         if self.room.codes + _weight(codes) > MAX_CODES:
             raise LimitReached(f"filters in use name {MAX_CODES} tags already, which is the limit")
-        if len(self._uses) == 1:  # it did not age while it was the only one
+        self._begin_to_age(now_ms)
+        self._add(codes, FilterUse(filter_text(tags), now_ms))
+
+    def use_expression(self, sql: str, now_ms: int) -> None:
+        """Note that an expression is used at *now_ms*, unless another one is in use.
+
+        Raises:
+            LimitReached: It is new, and there are too many filters.
+        """
+        self._end_expression(now_ms)
+        if self.expression is None:
+            use = FilterUse(sql, now_ms)
+            if self.room.codes + _weight_of(use) > MAX_CODES:
+                raise LimitReached(
+                    f"filters in use name {MAX_CODES} tags already, which is the limit"
+                )
+            self._begin_to_age(now_ms)
+            self._set_expression(use)
+        elif self.expression.text == sql:
+            self.expression = FilterUse(sql, now_ms)
+
+    def _begin_to_age(self, now_ms: int) -> None:
+        """Let the only filter by tags age from now on, since there is another filter."""
+        if len(self._uses) == 1 and self.expression is None:
             ((only, use),) = self._uses.items()
             self._uses[only] = FilterUse(use.text, now_ms)
-        self._add(codes, FilterUse(filter_text(tags), now_ms))
+
+    def _set_expression(self, use: FilterUse | None) -> None:
+        self.room.codes += _weight_of(use) - _weight_of(self.expression)
+        self.expression = use
+
+    def _end_expression(self, now_ms: int) -> None:
+        if self.expression is not None and _is_gone(self.expression, now_ms):
+            self._set_expression(None)
 
     def _add(self, codes: Codes, use: FilterUse) -> None:
         self._uses[codes] = use
@@ -136,11 +206,14 @@ class TopicFilters:
         self.room.codes += _weight(codes)
 
     def end_unused(self, now_ms: int) -> list[str]:
-        """Forget the filters that are gone by *now_ms*, never the last one; return their texts."""
+        """Forget the filters by tags that are gone by *now_ms*; return their texts.
+
+        Never the last one, unless an expression waits for it to go.
+        """
         gone: list[str] = []
-        while len(self._uses) > 1:
+        while len(self._uses) > (self.expression is None):
             codes, use = next(iter(self._uses.items()))
-            if now_ms - use.used_ms < FILTER_GONE_MS:
+            if not _is_gone(use, now_ms):
                 break
             del self._uses[codes]
             for code in codes or ():
@@ -153,7 +226,11 @@ class TopicFilters:
 
     def encoded(self) -> Iterator[bytes]:
         """Yield the filters for a snapshot, in the order of their last use."""
-        yield number(len(self._uses))
+        yield number(len(self._uses) + (self.expression is not None))
+        if self.expression is not None:
+            yield text(self.expression.text)
+            yield number(self.expression.used_ms)
+            yield number(_SQL)
         for codes, use in self._uses.items():
             yield text(use.text)
             yield number(use.used_ms)
@@ -165,9 +242,19 @@ class TopicFilters:
     def read(cls, source: Reader, room: FilterRoom, now_ms: int) -> TopicFilters:
         """Read filters, last used by *now_ms*, from a snapshot. Raises MalformedStateError."""
         filters, used_ms = cls(room), 0
-        for _ in range(source.number(1, MAX_FILTERS)):
-            said, used_ms = source.text(), source.number(used_ms, now_ms)
-            count = source.number(_ALL, MAX_TAGS)
+        for row in range(source.number(1, MAX_FILTERS + 1)):
+            said, at_ms = source.text(), source.number(0, now_ms)
+            count = source.number(_SQL, MAX_TAGS)
+            if count == _SQL:
+                if row or not 0 < len(said) <= MAX_EXPRESSION_BYTES:
+                    raise source.malformed(
+                        "an expression that is not the first filter, or too long"
+                    )
+                filters._set_expression(FilterUse(said, at_ms))
+                continue
+            if at_ms < used_ms:
+                raise source.malformed("filters that are not in the order of their last use")
+            used_ms = at_ms
             found = source.column("Q", count) if count != _ALL else None
             if found is not None and not ascends(found, 1 << 64):
                 raise source.malformed("codes of a filter that do not ascend")
@@ -180,12 +267,24 @@ class TopicFilters:
         return filters
 
     def canonical(self) -> list[object]:
-        """Return them as plain values, in the order of their last use."""
+        """Return them as plain values, in the order of their last use; the expression first."""
+        expression = self.expression
         return [
-            [use.text, use.used_ms, None if codes is None else sorted(codes)]
-            for codes, use in self._uses.items()
+            [] if expression is None else [expression.text, expression.used_ms],
+            *(
+                [use.text, use.used_ms, None if codes is None else sorted(codes)]
+                for codes, use in self._uses.items()
+            ),
         ]
 
 
 def _weight(codes: Codes) -> int:
     return 1 + len(codes or ())
+
+
+def _weight_of(expression: FilterUse | None) -> int:
+    return 0 if expression is None else 1 + len(expression.text) // _BYTES_OF_CODE
+
+
+def _is_gone(use: FilterUse, now_ms: int) -> bool:
+    return now_ms - use.used_ms >= FILTER_GONE_MS

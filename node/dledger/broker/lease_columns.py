@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
+from dledger.broker.commands import NUMBER_BOUND
 from dledger.broker.snapshot_codec import Reader, ascends, column, number, text
 from dledger.common.byte_order import TypeCode
 
+_A_CHANGE: Final = 1 << 48
+"""What a change adds to a receive id: there are fewer receives."""
 _COLUMNS: Final[tuple[TypeCode, ...]] = ("Q", "q", "Q", "I")
 
 
@@ -17,12 +20,13 @@ class Lease(NamedTuple):
     Its end, and all times here, are lived time (`lived_time`).
 
     Attributes:
-        receive_id: The RECEIVE that delivered it last; a handle of an earlier one is stale.
+        receive_id: The RECEIVE that delivered it last, and from bit 48 on how often its end was
+            changed since; a handle of an earlier one is stale.
         visible_at_ms: When it may be delivered again.
         attempt: How often it was delivered.
         client_id: The client that it is renewed for; empty if it is not renewed.
         arrived: Whether that client is known to have the message, so that its lease is renewed for
-            as long as the client is alive.
+            as long as the client is alive; without a client see `is_suspended`.
     """
 
     receive_id: int
@@ -30,6 +34,21 @@ class Lease(NamedTuple):
     attempt: int
     client_id: str
     arrived: bool = False
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether its holder gave it back with word that the delivery is not to count."""
+        return self.arrived and not self.client_id
+
+    def after_change(self, *, suspended: bool) -> Lease:
+        """Return the lease with its next receipt handle; the last one stays."""
+        later = self.receive_id + _A_CHANGE
+        receive_id = later if later < NUMBER_BOUND else self.receive_id
+        return self._replace(receive_id=receive_id, arrived=suspended)
+
+    def comes_after(self, receive_id: int) -> bool:
+        """Whether a change of the lease with *receive_id* made it this one."""
+        return self.receive_id - receive_id == _A_CHANGE
 
 
 def encoded_leases(leases: Mapping[int, Lease]) -> Iterator[bytes]:

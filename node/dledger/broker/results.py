@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from dledger.broker.commands import LeaseRef
 from dledger.broker.queue_positions import Payload
+from dledger.broker.redelivery import Retries
 from dledger.broker.topics import Topic
 
 NOWHERE: Final = -1
@@ -135,10 +137,44 @@ class Delivery:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """A message that is to be moved to the group's dead letters, and its lease.
+
+    Attributes:
+        attempts: How often it was delivered.
+        payload: The PRODUCE payload that holds it.
+        row: Its row in that payload.
+    """
+
+    lease: LeaseRef
+    attempts: int
+    payload: Payload
+    row: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLettered:
+    """The lease is over; *stored*: the message is a dead letter now, by this command.
+
+    None: it was acknowledged or moved before.
+    """
+
+    stored: Produced | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSet:
+    """What a group had before its retries were set."""
+
+    before: Retries
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Received:
     """The result of a RECEIVE; receive id and generation are part of every receipt handle.
 
-    The leases end at *visible_at_ms*, lived time.
+    The leases end at *visible_at_ms*, lived time. *spent* are messages that were delivered as often
+    as the group allows: nobody gets them again, and who proposed the RECEIVE moves them.
     """
 
     topic: str
@@ -146,6 +182,7 @@ class Received:
     receive_id: int
     visible_at_ms: int
     deliveries: tuple[Delivery, ...]
+    spent: tuple[Spent, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +209,13 @@ class InvisibilityChanged:
     """How many leases now end at another time."""
 
     changed: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseChanged:
+    """A lease ends at another time; its receipt handle has another receive id from now on."""
+
+    receive_id: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from dledger.broker.command_frame import (
     split,
 )
 from dledger.broker.consumer_groups import ConsumerGroups
+from dledger.broker.dead_letter import DeadLetter
 from dledger.broker.deduplication import DeduplicationWindow
 from dledger.broker.editions import Edition
 from dledger.broker.erase import Erase
@@ -150,6 +151,7 @@ class BrokerState:
             commands.CreateTopic: self.topics.create,
             commands.CreateGroup: self.groups.create,
             commands.Receive: self.groups.receive,
+            commands.ReceiveAt: self.groups.receive_at,
             commands.Ack: self.groups.ack,
             commands.ChangeInvisible: self.groups.change_invisible,
             commands.Renew: self.groups.renew,
@@ -164,6 +166,7 @@ class BrokerState:
             commands.UseFilter: self.groups.use_filter,
             commands.SetRetention: self._set_retention,
             commands.SeekGroup: self.groups.seek,
+            commands.SetGroup: self.groups.set,
             Erase: self._erase,
         }
 
@@ -248,8 +251,8 @@ class BrokerState:
                 if command.replay is not None:
                     return self.topics.replay(command, command.replay, payload, self.time)
                 return self.topics.produce(command, payload, self.time.log_ms)
-            if isinstance(command, Rekeep):
-                return self._rekeep(command, index)
+            if isinstance(command, (Rekeep, DeadLetter)):
+                return self._apply_inner(command, index)
             if isinstance(command, MalformedCommandError):
                 raise command
             return self._handlers[type(command)](command)
@@ -257,6 +260,12 @@ class BrokerState:
             return error
         except MalformedCommandError as error:
             return InvalidArgument(str(error))
+
+    def _apply_inner(self, command: Rekeep | DeadLetter, index: int) -> object:
+        """Apply a command that has the payload of a PRODUCE in it, in entry *index*."""
+        if isinstance(command, Rekeep):
+            return self._rekeep(command, index)
+        return self.groups.dead_letter(command, Payload(index, command.inner, command.end))
 
     def _delete_topic(self, command: commands.DeleteTopic) -> TopicDeleted:
         deleted = self.topics.delete(command)
@@ -428,6 +437,7 @@ class BrokerState:
 _OF_COLUMNS: Final[Mapping[int, Callable[[bytes, int, int], object]]] = {
     CommandType.REKEEP: Rekeep,
     CommandType.ERASE: Erase.decode,
+    CommandType.DEAD_LETTER: DeadLetter,
 }
 """What decodes commands whose payload is columns, but for PRODUCE, of which most of a log is."""
 

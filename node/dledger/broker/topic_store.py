@@ -39,6 +39,7 @@ from dledger.broker.topics import (
     MAX_QUEUES_IN_ALL,
     MAX_RETENTION_HOURS,
     MAX_TOPICS,
+    NORMAL,
     TYPES,
     Compaction,
     Topic,
@@ -143,6 +144,10 @@ class TopicStore:
         if queue.edition != self._edition.number:
             queue = queues[queue_id] = queue.copy(self._edition.number)
         return queue
+
+    def named_from(self, prefix: str) -> list[str]:
+        """Return the names of the topics that begin so, sorted."""
+        return sorted(name for name in self._topics if name.startswith(prefix))
 
     def messages(self, topic: str) -> int:
         """Return how many messages a topic keeps, or raise UnknownTopic."""
@@ -311,6 +316,29 @@ class TopicStore:
             index=payload.index,
             generation=self._topics[batch.topic].generation,
             stored=batch.count,
+        )
+
+    def append_dead_letter(self, batch: ProduceFrame, payload: Payload) -> Produced:
+        """Append a dead letter to its topic, which is made if it is not there.
+
+        Raises:
+            LimitReached: It is not there, and there are too many topics or queues.
+            MalformedCommandError: Its tag is malformed.
+        """
+        tags = batch.tags()
+        if batch.topic not in self._topics:
+            self.create(commands.CreateTopic(name=batch.topic, type=NORMAL.name, queues=1))
+        offset = self._own(batch.topic, 0).append(payload, range(1), tags)
+        self._kept[batch.topic] += 1
+        self._changed.add((batch.topic, 0))
+        self._grew(batch.topic, payload)
+        return Produced(
+            topic=batch.topic,
+            queue_ids=(0,),
+            offsets=(offset,),
+            index=payload.index,
+            generation=self._topics[batch.topic].generation,
+            stored=1,
         )
 
     def _grew(self, topic: str, payload: Payload) -> None:

@@ -9,7 +9,9 @@ from dledger.common.limits import MAX_ID_LENGTH
 from dledger.errors import InvalidArgument
 
 MAX_NAME_LENGTH: Final = 127
-KEPT_PREFIXES: Final = ("%DLQ%", "%RETRY%")
+DEAD_LETTERS: Final = "%DLQ%"
+"""How the name of the topic of a consumer group's dead letters begins; the group's own follows."""
+KEPT_PREFIXES: Final = (DEAD_LETTERS, "%RETRY%")
 """RocketMQ's names of a consumer group's dead letters and retries begin so: a client that had made
 one would be in the way of the group that is to have it."""
 NAME: Final = re.compile(rf"[%a-zA-Z0-9_-]{{1,{MAX_NAME_LENGTH}}}")
@@ -38,13 +40,25 @@ def check_name(what: str, name: str) -> None:
 def check_may_be_made(name: str) -> None:
     """Raise InvalidArgument unless clients may make a topic of this name.
 
-    Not part of the replicated state's rules: the broker itself may make such topics one day.
+    Not part of the replicated state's rules: the broker itself makes such topics.
     """
     check_name("topic", name)
     if name.startswith(KEPT_PREFIXES):
         raise InvalidArgument(
             f"topic {name!r} cannot be made: names that begin with {' or '.join(KEPT_PREFIXES)} "
-            "are kept for dead letters, which are not implemented yet"
+            "are kept for dead letters, which the group makes topics of by itself"
+        )
+
+
+def check_may_be_sent_to(name: str) -> None:
+    """Raise InvalidArgument unless producers may send to a topic of this name.
+
+    Not part of the replicated state's rules either: what is moved there is not sent.
+    """
+    if name.startswith(KEPT_PREFIXES):
+        raise InvalidArgument(
+            f"topic {name[:MAX_NAME_LENGTH]!r} takes no messages of producers: those that its "
+            "group gave up are moved there, and resending one sends it to where it came from"
         )
 
 

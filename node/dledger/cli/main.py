@@ -86,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     _command(commands, "dev", "run a whole group on this machine", dev.add_arguments, dev.run)
     _family(commands, "topic", "create, list and delete topics", topic_command)
     _family(
-        commands, "group", "list, show, create, reset and delete consumer groups", group_command
+        commands, "group", "list, show, make, set, reset and delete consumer groups", group_command
     )
     _family(commands, "message", "show messages, and erase those of a key", message_command)
     _family(commands, "member", "list, add and remove members", member_command)

@@ -242,6 +242,51 @@ class SoughtView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRetries:
+    """How often a group's messages are delivered, and when again; and what it was before."""
+
+    max_attempts: int
+    backoff_ms: tuple[int, ...]
+    before_max_attempts: int
+    before_backoff_ms: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetterView:
+    """A dead letter.
+
+    Attributes:
+        offset: In queue 0 of the group's topic of dead letters.
+        message_id: Its id.
+        size_bytes: Of its body.
+        moved_from: Where it was; None: a producer sent it here.
+        held: A consumer of the group has it, or had it.
+        kept_because: Why it was not sent back; empty: it was, or was dropped or only listed.
+        sent_to_queue: Where it was sent back to, in its topic.
+        sent_to_offset: Likewise.
+        was_sent_before: An earlier call had sent it back, and its answer was lost.
+    """
+
+    offset: int
+    message_id: str
+    size_bytes: int
+    moved_from: MovedFrom | None
+    held: bool
+    kept_because: str
+    sent_to_queue: int
+    sent_to_offset: int
+    was_sent_before: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLettersView:
+    """Dead letters by offset; *more*: there may be others."""
+
+    letters: tuple[DeadLetterView, ...]
+    more: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ForcedGroup:
     """A group that goes on from one survivor.
 
@@ -597,6 +642,56 @@ class AdminClient(Channel):
         """
         await self._at_leader("DeleteGroup", pb.DeleteGroupRequest(name=name))
 
+    async def set_group(
+        self, name: str, *, max_attempts: int | None = None, backoff_ms: Sequence[int] = ()
+    ) -> GroupRetries:
+        """Set how often a group's messages are delivered, and when again; the rest stays.
+
+        Args:
+            name: The consumer group.
+            max_attempts: After so many deliveries a message is a dead letter; 0: never.
+            backoff_ms: How long it waits after its first failure, its second, and so on.
+
+        Raises:
+            UnknownGroup: It does not exist.
+            InvalidArgument: No group may have that.
+            Unavailable: It was not done within the timeout; it may still be done.
+        """
+        request = pb.SetGroupRequest(name=name, max_attempts=max_attempts, backoff_ms=backoff_ms)
+        response = await self._at_leader("SetGroup", request)
+        return GroupRetries(
+            max_attempts=response.max_attempts,
+            backoff_ms=tuple(response.backoff_ms),
+            before_max_attempts=response.before_max_attempts,
+            before_backoff_ms=tuple(response.before_backoff_ms),
+        )
+
+    async def dead_letters(self, group: str, *, limit: int = 32) -> DeadLettersView:
+        """Return up to *limit* dead letters, 32 at most, that a group has not consumed.
+
+        Raises:
+            UnknownGroup: It does not exist.
+            InvalidArgument: It has no dead letters, and had none.
+            Unavailable: The leader did not answer within the timeout.
+        """
+        return await self._dead_letters("ListDeadLetters", group, limit)
+
+    async def resend_dead_letters(self, group: str, *, limit: int = 32) -> DeadLettersView:
+        """Send dead letters back to the topics that they came from; raises as `dead_letters`.
+
+        What cannot go there stays, and says why. One that was sent back before is not stored again.
+        """
+        return await self._dead_letters("ResendDeadLetters", group, limit)
+
+    async def drop_dead_letters(self, group: str, *, limit: int = 32) -> DeadLettersView:
+        """Mark dead letters as consumed; raises as `dead_letters`."""
+        return await self._dead_letters("DropDeadLetters", group, limit)
+
+    async def _dead_letters(self, method: str, group: str, limit: int) -> DeadLettersView:
+        request = pb.DeadLettersRequest(group=group, limit=limit)
+        response = await self._at_leader(method, request)
+        return DeadLettersView(letters=tuple(map(_letter, response.letters)), more=response.more)
+
     async def _at_leader(self, method: str, request: Any) -> Any:
         """Send a request to the leader, found through any member; retry until the timeout."""
         own = (self.address, self._tls)
@@ -696,6 +791,12 @@ class AdminClient(Channel):
         request = pb.TransferLeaderRequest(target_id=target_id)
         response = await self.call(self._stub.TransferLeader, request)
         return str(response.leader_id)
+
+
+def _letter(letter: pb.DeadLetter) -> DeadLetterView:
+    has_origin = letter.HasField("moved_from")
+    origin = same_fields(MovedFrom, letter.moved_from) if has_origin else None
+    return same_fields(DeadLetterView, letter, moved_from=origin)
 
 
 def _backlog(backlog: pb.Backlog) -> Backlog:

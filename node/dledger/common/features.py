@@ -190,7 +190,9 @@ FEATURES: Final = Features(
         ),
         5: CommandForm(name="ACK", level=1, fields=since(1, "group topic leases")),
         6: CommandForm(
-            name="CHANGE_INVISIBLE", level=1, fields=since(1, "group topic leases invisible")
+            name="CHANGE_INVISIBLE",
+            level=1,
+            fields=since(1, "group topic leases invisible suspend"),
         ),
         7: CommandForm(
             name="RENEW", level=1, fields=since(1, "group topic leases invisible arrived")
@@ -203,13 +205,23 @@ FEATURES: Final = Features(
         13: CommandForm(name="SET_SECRET", level=1, fields=since(1, "secret")),
         14: CommandForm(name="GROW_TOPIC", level=1, fields=since(1, "name queues")),
         15: CommandForm(name="LEAP", level=1, fields=since(1, "from to")),
-        16: CommandForm(name="USE_FILTER", level=1, fields=since(1, "group topic tags")),
+        16: CommandForm(name="USE_FILTER", level=1, fields=since(1, "group topic tags sql")),
         17: CommandForm(name="REKEEP", level=1, flags={1: 1, 2: 1}),
         18: CommandForm(name="SET_RETENTION", level=1, fields=since(1, "name hours")),
         19: CommandForm(name="ERASE", level=1),
         20: CommandForm(
             name="SEEK_GROUP", level=1, fields=since(1, "group topic generation offsets")
         ),
+        21: CommandForm(
+            name="RECEIVE_AT",
+            level=1,
+            fields=since(
+                1,
+                "group topic generation queue sql from to take again done invisible attempt client",
+            ),
+        ),
+        22: CommandForm(name="SET_GROUP", level=1, fields=since(1, "name attempts backoff")),
+        23: CommandForm(name="DEAD_LETTER", level=1),
     },
     entry_kinds={0: 1, 1: 1, 2: 1},
     membership=since(1, "group voters outgoing learners epoch"),

@@ -54,6 +54,7 @@ class Sample:
     Attributes:
         role: The current role, as in `NodeStatus`.
         follower_lag_entries: By the name of each other voter; empty unless the node leads.
+        dead_letters: By consumer group, of those with most; empty unless the node leads.
         quorum_margin: None unless the node leads.
         bytes_at_risk: None unless the node leads.
         commit_waits_seconds: None unless the node leads.
@@ -70,6 +71,7 @@ class Sample:
 
     role: str
     follower_lag_entries: Mapping[str, int]
+    dead_letters: Mapping[str, int]
     ready: bool = _gauge("1 when clients may be sent to this node")
     term: int = _gauge("Present Raft term; 0 before the node has joined a group")
     has_leader: bool = _gauge("1 when this node knows a leader")
@@ -245,6 +247,14 @@ class NodeMetrics:
             "dledger_leaps",
             "Times that the log leapt to the group's date, led by this node, since it was behind",
         )
+        self.dead_letters_moved = counter(
+            "dledger_dead_letters_moved",
+            "Messages that became dead letters of their consumer group, moved by this leader",
+        )
+        self.dead_letters_refused = counter(
+            "dledger_dead_letters_refused",
+            "Times that a message could not become a dead letter; it is tried again",
+        )
         self.filter_waits = counter(
             "dledger_filter_waits",
             "Receives of a consumer whose filter waits for a slower one of its group",
@@ -368,6 +378,12 @@ class _State(Collector):
             "On the leader: entries that a voter is not known to have synced",
             sample.follower_lag_entries if sample else {},
             label="follower",
+        )
+        yield self._family(
+            "dead_letters",
+            "On the leader: dead letters of a consumer group that it has not consumed",
+            sample.dead_letters if sample else {},
+            label="consumer_group",
         )
         for each in fields(Sample):
             if text := each.metadata.get("text"):

@@ -13,7 +13,7 @@ from dledger.broker.state_changes import StateChanges
 from dledger.broker.topics import NORMAL, Topic
 from dledger.checks.names import check_may_be_made, check_name
 from dledger.common.token_bucket import TokenBucket
-from dledger.errors import InvalidArgument, RateLimited, UnknownTopic
+from dledger.errors import FilterInUse, InvalidArgument, RateLimited, UnknownTopic
 from dledger.requests.config import RequestConfig
 from dledger.requests.engine import Engine
 
@@ -141,6 +141,21 @@ class TopicResolver:
             return
         command = UseFilter(group=group, topic=topic, tags=tags).encode()
         await self._propose("filter", (group, topic, tags), command)
+
+    async def use_expression(self, group: str, topic: str, sql: str) -> None:
+        """Ensure the same of an SQL92 expression, and that it is served.
+
+        Raises:
+            FilterInUse: The group asks for the topic with another filter.
+            LimitReached: It is new, and there are too many filters.
+            UnknownTopic, UnknownGroup: The topic or group was deleted meanwhile.
+        """
+        groups = self._engine.state.groups
+        if not groups.is_expression_said(group, topic, sql, self._engine.now_ms()):
+            command = UseFilter(group=group, topic=topic, sql=sql).encode()
+            await self._propose("filter", (group, topic, sql), command)
+        if (other := self._engine.state.groups.filter_beside(group, topic, sql)) is not None:
+            raise FilterInUse.of(other)
 
     async def secret(self) -> bytes:
         """Return the secret that signs receipt handles, creating it if there is none yet."""

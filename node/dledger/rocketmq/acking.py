@@ -9,11 +9,10 @@ from typing import Final
 
 from dledger.broker.command_frame import CommandType
 from dledger.broker.commands import Ack, ChangeInvisible, LeaseRef
-from dledger.broker.results import Acked
+from dledger.broker.results import Acked, LeaseChanged
 from dledger.calls.caller import Caller
 from dledger.calls.method import Submitted
 from dledger.checks.resources import client_id, group_name, topic_name
-from dledger.common.limits import CONSUME_BACKOFF_S
 from dledger.errors import InvalidReceiptHandle
 from dledger.requests.engine import Engine
 from dledger.rocketmq.ack_requests import checked, response_of, status_if
@@ -82,10 +81,11 @@ class Acker:
     def begin_change(
         self, request: service.ChangeInvisibleDurationRequest, caller: Caller
     ) -> Submitted[service.ChangeInvisibleDurationResponse]:
-        """Change when a message is delivered again; its receipt handle stays the same."""
+        """Change when a message is delivered again; it has another receipt handle then."""
         client_id(caller)
         group, topic = group_name(request.group), topic_name(request.topic)
-        lease = self._receipts(group, topic).decode(request.receipt_handle)
+        receipts = self._receipts(group, topic)
+        lease = receipts.decode(request.receipt_handle)
         invisible_ms = checked_invisible(request.invisible_duration, least_ms=0)
         self._arrivals.handled(group, topic, (lease,))
         command = ChangeInvisible(
@@ -93,11 +93,11 @@ class Acker:
             topic=topic,
             lease=lease,
             invisible_ms=invisible_ms or self._soonest_ms(group, topic, lease),
+            suspend=request.suspend,
         )
-        response = service.ChangeInvisibleDurationResponse(
-            status=ok(), receipt_handle=request.receipt_handle
+        return Submitted(
+            self._engine.submit(command.encode()), partial(_response_to_change, receipts, lease)
         )
-        return Submitted(self._engine.submit(command.encode()), lambda _: response)
 
     def _soonest_ms(self, group: str, topic: str, ref: LeaseRef) -> int:
         """Return after how many milliseconds a message released "now" is delivered again.
@@ -109,7 +109,7 @@ class Acker:
         lease = self._engine.state.groups.lease(group, topic, ref)
         if lease is None or not lease.client_id:
             return 0
-        return 1000 * CONSUME_BACKOFF_S[min(lease.attempt, len(CONSUME_BACKOFF_S)) - 1]
+        return self._engine.state.groups.retries(group).delay_ms(lease.attempt)
 
     def _receipts(self, group: str, topic: str) -> Receipts:
         """Return the decoder of receipt handles; for a missing topic it accepts none."""
@@ -123,6 +123,17 @@ class Acker:
 def _encoded(key: tuple[str, str], leases: Sequence[LeaseRef]) -> bytes:
     group, topic = key
     return Ack(group=group, topic=topic, leases=tuple(leases)).encode()
+
+
+def _response_to_change(
+    receipts: Receipts, lease: LeaseRef, result: object
+) -> service.ChangeInvisibleDurationResponse:
+    if not isinstance(result, LeaseChanged):
+        raise TypeError(f"CHANGE_INVISIBLE answered {result!r}")
+    later = LeaseRef(lease.queue_id, lease.offset, result.receive_id)
+    return service.ChangeInvisibleDurationResponse(
+        status=ok(), receipt_handle=receipts.encode(later)
+    )
 
 
 def _acked(

@@ -28,6 +28,7 @@ from dledger.common.herd import Herd
 from dledger.common.limits import MAX_WAITING_POLLS
 from dledger.common.shares import Entry, Share
 from dledger.requests.engine import Engine
+from dledger.rocketmq.expression_scans import ExpressionScans
 
 ANY_QUEUE: Final = -1
 MAX_TURNS: Final = 64
@@ -48,7 +49,9 @@ class Want:
         queue_ids: The queue it may be answered from; None: any that its topic has by then.
         limit: The most messages it takes.
         attempt_id: Identifies the poll if the client repeats it; empty: nothing does.
-        codes: The tag codes that its filter names; None: it takes every message.
+        codes: The tag codes that its filter names; None: it takes every message. Or the text of an
+            SQL92 expression.
+        scans: Knows what there is for the expression; None: it is a filter by tags.
         since_s: When it came to the node that its client asked, in this event loop's time: who has
             waited longest comes first, wherever that was.
         address: Its client's, which has a share of the room to wait.
@@ -61,7 +64,8 @@ class Want:
     queue_ids: range | None
     limit: int
     attempt_id: str
-    codes: Codes
+    codes: Codes | str
+    scans: ExpressionScans | None = None
     since_s: float = 0.0
     address: str = ""
     line: str = ""
@@ -147,13 +151,22 @@ class Turn:
     ) -> None:
         self.give_back()
 
+    def pass_on(self) -> None:
+        """Let the line's next poll be considered although the RECEIVE_AT is not applied yet.
+
+        For a poll that nobody else can take from what it is about to propose.
+        """
+        if self._line is not None:
+            self._turns.end(self._line, self._limit, counted=False)
+            self._limit = 0
+
     def give_back(self) -> None:
         """Let the line's next poll be considered: the RECEIVE is applied, or never will be."""
         if self._line is not None:
             self._turns.end(self._line, self._limit, counted=self._counted)
 
 
-_Lines: TypeAlias = dict[str, dict[Codes, _Line]]
+_Lines: TypeAlias = dict[str, dict[Codes | str, _Line]]
 """The lines of one queue, by group and filter."""
 
 
@@ -305,6 +318,14 @@ class LongPollQueue:
         if topic is None or topic.generation != want.topic.generation:
             return False
         queue_ids = want.queue_ids or range(topic.queues)
+        if isinstance(want.codes, str):
+            # One at a time looks what there is; it passes on its turn before that is proposed.
+            scans = want.scans
+            return (
+                not line.claimed
+                and scans is not None
+                and scans.has_more(want.group, topic, queue_ids, want.codes)
+            )
         return enough <= state.groups.available(
             want.group,
             topic.name,

@@ -30,6 +30,7 @@ from dledger.errors import (
 from dledger.requests.context import RequestContext
 from dledger.rocketmq.acking import Acker
 from dledger.rocketmq.client_registry import ClientRegistry
+from dledger.rocketmq.dead_letters import DeadLetters
 from dledger.rocketmq.offsets import Offsets
 from dledger.rocketmq.polls import HeldPolls
 from dledger.rocketmq.pulling import Puller
@@ -58,7 +59,6 @@ _A = TypeVar("_A", bound=_Answer)
 _RECEIVE: Final = "ReceiveMessage"
 _PULL: Final = "PullMessage"
 _LATER: Final = (
-    "ForwardMessageToDeadLetterQueue",
     "EndTransaction",
     "RecallMessage",
     "SyncLiteSubscription",
@@ -84,6 +84,7 @@ class MessagingParts:
     receiver: Receiver
     offsets: Offsets
     puller: Puller
+    dead_letters: DeadLetters
     telemetry: Telemetry
     polls: HeldPolls
     room: WaitingRoom
@@ -130,6 +131,9 @@ class MessagingHandlers:
                 ),
                 messaging_method("AckMessage", submit=acker.begin_ack),
                 messaging_method("ChangeInvisibleDuration", submit=acker.begin_change),
+                messaging_method(
+                    "ForwardMessageToDeadLetterQueue", serve=self.parts.dead_letters.forward
+                ),
                 messaging_method("NotifyClientTermination", serve=clients.terminate),
                 messaging_method("Telemetry", stream=self.parts.telemetry.serve),
                 self._receiving,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from google.protobuf.duration_pb2 import Duration
 
 from dledger.broker.command_frame import MalformedCommandError
-from dledger.broker.commands import Ack, ChangeInvisible, LeaseRef, Receive
+from dledger.broker.commands import Ack, ChangeInvisible, LeaseRef, Receive, ReceiveAt
 from dledger.broker.filters import parse_tags, tag_codes
 from dledger.broker.message import Encoding, Message
 from dledger.broker.produce import ProduceFrame
@@ -21,7 +21,6 @@ from dledger.broker.topics import Topic
 from dledger.calls.caller import Caller
 from dledger.checks.resources import client_id, group_name, topic_name
 from dledger.common.limits import (
-    CONSUME_BACKOFF_S,
     DEFAULT_POLL_MS,
     FIRST_INVISIBLE_MS,
     MAX_ATTEMPT_LENGTH,
@@ -44,12 +43,15 @@ from dledger.requests.topic_resolver import TopicResolver
 from dledger.requests.unpacking import Unpacking
 from dledger.requests.unreadable import UnreadableMessages
 from dledger.rocketmq.client_registry import ClientRegistry
+from dledger.rocketmq.dead_letters import DeadLetters
 from dledger.rocketmq.delivery_form import (
     SMALL_FRAME_BYTES,
     DeliveryForm,
     is_taken,
     repack,
 )
+from dledger.rocketmq.expression_scans import ExpressionScans
+from dledger.rocketmq.expressions import Expression, expression
 from dledger.rocketmq.long_polls import ANY_QUEUE, LongPollQueue, NoTurn, Turn, Want
 from dledger.rocketmq.receipts import Receipts
 from dledger.rpc.rocketmq_stubs import definition, service
@@ -70,6 +72,8 @@ class _Poll:
     since_s: float
     address: str = ""
     line: str = ""
+    expression: Expression | None = None
+    scans: ExpressionScans | None = None
 
     @property
     def want(self) -> Want:
@@ -81,7 +85,8 @@ class _Poll:
             topic=self.topic,
             queue_id=ANY_QUEUE if command.any_queue else first,
             queue_ids=None if command.any_queue else range(first, first + 1),
-            codes=tag_codes(command.tags),
+            codes=tag_codes(command.tags) if self.expression is None else self.expression.text,
+            scans=self.scans,
             limit=command.limit,
             attempt_id=command.attempt_id,
             since_s=self.since_s,
@@ -107,10 +112,13 @@ class Receiver:
         broken: UnreadableMessages,
         outflow: Outflow,
         unpacking: Unpacking,
+        dead_letters: DeadLetters,
     ) -> None:
         self._engine, self._resolver = engine, resolver
         self._turns, self._clients, self._broken = turns, clients, broken
         self._outflow, self._unpacking = outflow, unpacking
+        self._scans = ExpressionScans(engine)
+        self._dead_letters = dead_letters
 
     async def receive(
         self, request: service.ReceiveMessageRequest, caller: Caller
@@ -148,7 +156,11 @@ class Receiver:
         group = group_name(request.group)
         topic_ref = request.message_queue.topic
         name = topic_name(topic_ref)
-        tags = tags_of(request.filter_expression)
+        asked, wanted, tags = request.filter_expression, None, None
+        if asked.type == definition.FilterType.SQL:
+            wanted = expression_of(asked)
+        else:
+            tags = tags_of(asked)
         invisible_ms = invisible_of(request)
         if request.batch_size < 1:
             raise Rejected(Code.BAD_REQUEST, f"batch_size must be positive: {request.batch_size}")
@@ -159,7 +171,10 @@ class Receiver:
                 Code.BAD_REQUEST,
                 f"topic {name!r} has queues 0 to {topic.queues - 1}: {request.message_queue.id}",
             )
-        await self._resolver.use_filter(group, name, tags)
+        if wanted is None:
+            await self._resolver.use_filter(group, name, tags)
+        else:
+            await self._resolver.use_expression(group, name, wanted.text)
         command = Receive(
             group=group,
             topic=name,
@@ -181,6 +196,8 @@ class Receiver:
             since_s=caller.since_s,
             address=address_of(caller.host),
             line=caller.line,
+            expression=wanted,
+            scans=None if wanted is None else self._scans,
         )
 
     async def _poll(self, poll: _Poll, caller: Caller) -> Received | None:
@@ -198,10 +215,16 @@ class Receiver:
             self._check_exists(poll)
             turn = await self._turns.take(want, until_s - loop.time())
             if isinstance(turn, Turn):
+                received: Received | None
                 with turn:
                     self._check_way_back(caller)
-                    received = await self._ask(poll.command)
-                if received.deliveries:
+                    if poll.expression is None:
+                        received = await self._ask(poll.command)
+                    else:
+                        received = await self._ask_at(poll, poll.expression, turn)
+                if received is not None and received.spent:
+                    self._dead_letters.begin(poll.command.group, poll.topic, received.spent)
+                if received is not None and received.deliveries:
                     return received
             elif turn is NoTurn.FOR_GOOD or loop.time() >= until_s:
                 return None
@@ -221,7 +244,27 @@ class Receiver:
         if not state.groups.exists(poll.command.group):
             raise UnknownGroup(poll.command.group)
 
-    async def _ask(self, command: Receive) -> Received:
+    async def _ask_at(self, poll: _Poll, wanted: Expression, turn: Turn) -> Received | None:
+        """Propose what an expression finds; None: it finds nothing more.
+
+        A claim that is not applied for sure is looked for anew: then nothing is passed over.
+        """
+        command, groups = poll.command, self._engine.state.groups
+        attempt = command.attempt_id
+        if attempt and groups.holds_attempt(command.group, command.topic, attempt):
+            return await self._ask(self._scans.repeat(command, poll.topic, wanted))
+        claim = await self._scans.claim(command, poll.topic, wanted)
+        if claim is None:
+            return None
+        received: Received | None = None
+        try:
+            turn.pass_on()
+            received = await self._ask(claim.command)
+        finally:
+            self._scans.settle(claim, received)
+        return received
+
+    async def _ask(self, command: Receive | ReceiveAt) -> Received:
         received = await self._engine.propose(command.encode())
         if not isinstance(received, Received):
             raise TypeError(f"RECEIVE answered {received!r}")
@@ -298,12 +341,12 @@ class Receiver:
                 language,
                 command.group,
             )
-            delay_s = CONSUME_BACKOFF_S[min(each.attempt, len(CONSUME_BACKOFF_S)) - 1]
+            retries = self._engine.state.groups.retries(command.group)
             change = ChangeInvisible(
                 group=command.group,
                 topic=command.topic,
                 lease=LeaseRef(each.queue_id, each.offset, receive_id),
-                invisible_ms=delay_s * 1000,
+                invisible_ms=retries.delay_ms(each.attempt),
             )
             try:
                 await self._engine.propose(change.encode())
@@ -324,15 +367,18 @@ def nothing_new() -> service.ReceiveMessageResponse:
     return service.ReceiveMessageResponse(status=status)
 
 
-def tags_of(expression: definition.FilterExpression) -> tuple[str, ...] | None:
-    """Return the tags of a ``FilterExpression``; None: all messages."""
-    if expression.type == definition.FilterType.SQL:
-        raise Rejected(
-            Code.ILLEGAL_FILTER_EXPRESSION,
-            "SQL92 filters are not implemented yet; use tags, such as 'a || b'",
-        )
+def expression_of(asked: definition.FilterExpression) -> Expression:
+    """Return the SQL92 expression of a ``FilterExpression``."""
     try:
-        return parse_tags(expression.expression)
+        return expression(asked.expression)
+    except InvalidArgument as error:
+        raise Rejected(Code.ILLEGAL_FILTER_EXPRESSION, str(error)) from error
+
+
+def tags_of(asked: definition.FilterExpression) -> tuple[str, ...] | None:
+    """Return the tags of a ``FilterExpression``; None: all messages."""
+    try:
+        return parse_tags(asked.expression)
     except InvalidArgument as error:
         raise Rejected(Code.ILLEGAL_FILTER_EXPRESSION, str(error)) from error
 

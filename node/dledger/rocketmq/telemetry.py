@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from typing import Final
 
 from google.protobuf.message import DecodeError
 
+from dledger.broker.redelivery import DEFAULT, Retries
 from dledger.calls.admission import AdmissionControl
 from dledger.calls.caller import Caller
 from dledger.common.limits import (
-    CONSUME_BACKOFF_S,
     DEFAULT_POLL_MS,
     MAX_BODY_BYTES,
     MAX_ID_LENGTH,
@@ -33,7 +34,8 @@ MAX_STREAMS: Final = 64
 """The most streams on one connection: the clients of a process, one stream each, may share it."""
 _SEND_ATTEMPTS: Final = 3
 _SEND_BACKOFF_MS: Final = (10, 1000)
-_CONSUME_ATTEMPTS: Final = 16
+_NEVER_LAST: Final = (1 << 31) - 1
+"""What a client is told whose messages come without end."""
 _REQUEST_TIMEOUT_S: Final = 3
 
 
@@ -97,8 +99,14 @@ class _Stream:
 class Telemetry:
     """The open Telemetry streams of one node, and their clients' connections."""
 
-    def __init__(self, admission: AdmissionControl, outflow: Outflow) -> None:
+    def __init__(
+        self,
+        admission: AdmissionControl,
+        outflow: Outflow,
+        retries_of: Callable[[str], Retries],
+    ) -> None:
         self._admission, self._outflow = admission, outflow
+        self._retries_of = retries_of
         self._open: Share[_Stream] = Share(MAX_TELEMETRY_STREAMS, _evict)
         self._streams = set[_Stream]()
         self._is_closed = False
@@ -195,7 +203,7 @@ class Telemetry:
             async with message as raw:
                 if message.ended:
                     return False
-                answer = answer_to(raw)
+                answer = answer_to(raw, self._retries_of)
         except DledgerError as error:
             await stream.send(_refused(code_of(error), str(error)))
             return False
@@ -206,19 +214,29 @@ class Telemetry:
         return True
 
 
-def answer_to(raw: bytes) -> bytes:
-    """Return the response to one TelemetryCommand; empty if it needs none."""
+def _of_nobody(group: str) -> Retries:
+    del group
+    return DEFAULT
+
+
+def answer_to(raw: bytes, retries_of: Callable[[str], Retries] = _of_nobody) -> bytes:
+    """Return the response to one TelemetryCommand; empty if it needs none.
+
+    *retries_of* returns what is set for the consumer group of a name.
+    """
     try:
         command = service.TelemetryCommand.FromString(raw)
     except DecodeError:
         return _refused(Code.BAD_REQUEST, "expected a TelemetryCommand")
     if not command.HasField("settings"):
         return b""
-    answer = service.TelemetryCommand(status=ok(), settings=merged(command.settings))
+    answer = service.TelemetryCommand(status=ok(), settings=merged(command.settings, retries_of))
     return bytes(answer.SerializeToString())
 
 
-def merged(settings: definition.Settings) -> definition.Settings:
+def merged(
+    settings: definition.Settings, retries_of: Callable[[str], Retries] = _of_nobody
+) -> definition.Settings:
     """Return the client's Settings, with every field filled in that the server decides.
 
     Metrics stay off, as with the original broker. The Python SDK's push consumer then stops
@@ -231,7 +249,7 @@ def merged(settings: definition.Settings) -> definition.Settings:
     if not result.request_timeout.ToMilliseconds():
         result.request_timeout.seconds = _REQUEST_TIMEOUT_S
     if settings.WhichOneof("pub_sub") == "subscription":
-        _merge_subscription(result)
+        _merge_subscription(result, retries_of)
     else:
         _merge_publishing(result)
     return result
@@ -249,7 +267,9 @@ def _merge_publishing(settings: definition.Settings) -> None:
     backoff.multiplier = 2
 
 
-def _merge_subscription(settings: definition.Settings) -> None:
+def _merge_subscription(
+    settings: definition.Settings, retries_of: Callable[[str], Retries]
+) -> None:
     subscription = settings.subscription
     subscription.fifo = False
     subscription.receive_batch_size = MAX_RECEIVE_BATCH
@@ -258,9 +278,12 @@ def _merge_subscription(settings: definition.Settings) -> None:
     poll_ms = min(asked_ms, DEFAULT_POLL_MS) if asked_ms > 0 else DEFAULT_POLL_MS
     subscription.long_polling_timeout.FromMilliseconds(poll_ms)
     settings.backoff_policy.Clear()
-    settings.backoff_policy.max_attempts = _CONSUME_ATTEMPTS
-    for delay_s in CONSUME_BACKOFF_S:
-        settings.backoff_policy.customized_backoff.next.add(seconds=delay_s)
+    group = subscription.group
+    namespace = f"{group.resource_namespace}%" if group.resource_namespace else ""
+    retries = retries_of(namespace + group.name)
+    settings.backoff_policy.max_attempts = retries.max_attempts or _NEVER_LAST
+    for delay_ms in retries.backoff_ms:
+        settings.backoff_policy.customized_backoff.next.add().FromMilliseconds(delay_ms)
 
 
 def _evict(stream: _Stream) -> None:

@@ -58,8 +58,9 @@ _RULES: Final = (
         "operator admin",
         (
             "AddLearner Bootstrap ChangeMembers CreateGroup DeleteGroup DeleteTopic DescribeGroup "
-            "Erase FindMessages ForceNewGroup GrowTopic ListErasures ListGroups RemoveMember "
-            "SeekGroup SetTopicRetention TransferLeader WatchStatus"
+            "DropDeadLetters Erase FindMessages ForceNewGroup GrowTopic ListDeadLetters "
+            "ListErasures ListGroups RemoveMember ResendDeadLetters SeekGroup SetGroup "
+            "SetTopicRetention TransferLeader WatchStatus"
         ),
     ),
 )

@@ -101,6 +101,7 @@ TABLE: Final[dict[type[DledgerError], ErrorRow]] = {
     errors.Refused: ErrorRow("BAD_REQUEST", StatusCode.FAILED_PRECONDITION, _same),
     errors.InvalidArgument: ErrorRow("BAD_REQUEST", StatusCode.INVALID_ARGUMENT, _same),
     errors.LimitReached: ErrorRow("BAD_REQUEST", StatusCode.INVALID_ARGUMENT, _same),
+    errors.FilterInUse: ErrorRow("ILLEGAL_FILTER_EXPRESSION", StatusCode.INVALID_ARGUMENT, _same),
     errors.IllegalKey: ErrorRow("ILLEGAL_MESSAGE_KEY", StatusCode.INVALID_ARGUMENT, _illegal_key),
     errors.SeveralQueues: ErrorRow(
         "BAD_REQUEST", StatusCode.INVALID_ARGUMENT, _several_queues, attrgetter("queues")

@@ -52,6 +52,7 @@ class ClientTasks:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+        await self._parts.messaging.dead_letters.close()
         await self._parts.messaging.clients.close()
         await self._context.relay.close()
 

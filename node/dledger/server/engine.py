@@ -22,7 +22,9 @@ from dledger.replica.proposals import Command
 from dledger.requests.engine import ClientEndpoint
 from dledger.types import Entry, Member, NodeId
 
-_GROWING: Final = frozenset({CommandType.PRODUCE, CommandType.CREATE_TOPIC})
+_GROWING: Final = frozenset(
+    {CommandType.PRODUCE, CommandType.CREATE_TOPIC, CommandType.DEAD_LETTER}
+)
 
 
 class NodeEngine:

@@ -60,7 +60,7 @@ from dledger.server.door_batches import DoorBatches
 from dledger.server.engine import NodeEngine
 from dledger.server.epochs import Epochs
 from dledger.server.loop_profile import LoopProfile
-from dledger.server.node_report import Facts, load_of, node_sample, node_status
+from dledger.server.node_report import Facts, dead_letters_in, load_of, node_sample, node_status
 from dledger.server.peer_front import PeerFront
 from dledger.server.ports import client_certificate, listeners
 from dledger.server.replica import MemberDependencies, Replica
@@ -68,6 +68,7 @@ from dledger.server.servers import Doors, Servers
 from dledger.server.wiring import services_of, wire
 from dledger.services.admin import AdminServicer
 from dledger.services.compaction import CompactionServicer
+from dledger.services.dead_letter_admin import DeadLetterAdminServicer
 from dledger.services.export import CommittedLog
 from dledger.services.group_admin import GroupAdminServicer
 from dledger.services.topic_admin import TopicAdminServicer
@@ -224,6 +225,7 @@ class Node:
             self._admin.handler(),
             TopicAdminServicer(self.engine, self._parts.context.resolver, self._metrics).handler(),
             GroupAdminServicer(self.engine, self._parts.messaging.clients.is_alive).handler(),
+            DeadLetterAdminServicer(self.engine).handler(),
             CompactionServicer(self).handler(),
             RecordsServicer(self._open_records).handler(),
         ]
@@ -586,6 +588,7 @@ class Node:
                 remembered_ids=self.engine.state.topics.remembered_ids,
                 replayed_lanes=self.engine.state.topics.replayed_lanes,
                 filter_kept_bytes=self.engine.state.groups.kept_bytes,
+                dead_letters=dead_letters_in(self.engine.state) if self.engine.is_leader() else {},
                 peer_tls=self._peer_tls,
                 client_certificate=self._client_certificate,
                 doors=self._servers.serving_doors,

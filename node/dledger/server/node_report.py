@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from dledger.broker.deduplication import MAX_IDS
+from dledger.broker.state import BrokerState
+from dledger.checks.names import DEAD_LETTERS
 from dledger.common.features import MemberLevels
 from dledger.common.metrics import Sample
 from dledger.common.reports import Mark
@@ -18,6 +21,9 @@ from dledger.server.client_certificate import ClientCertificate, Shown
 from dledger.server.wiring import ClientParts
 from dledger.store.commit_log import CommitLog
 from dledger.types import Member, NodeId, Role
+
+_GROUPS_SHOWN: Final = 64
+"""Consumer groups whose dead letters are series of their own: those with most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +181,17 @@ def _role(member: NodeId, core: Raft, up: bool) -> str:
     return "follower" if up else "unknown"
 
 
+def dead_letters_in(state: BrokerState) -> dict[str, int]:
+    """Return how many dead letters each consumer group has not consumed, of those with most."""
+    waiting: dict[str, int] = {}
+    for topic in state.topics.named_from(DEAD_LETTERS):
+        group = topic.removeprefix(DEAD_LETTERS)
+        backlog = state.groups.backlog(group, topic) if state.groups.exists(group) else None
+        waiting[group] = backlog.unread + backlog.held if backlog else state.topics.messages(topic)
+    most = sorted(waiting, key=lambda group: (-waiting[group], group))
+    return {group: waiting[group] for group in most[:_GROUPS_SHOWN]}
+
+
 def node_sample(
     status: NodeStatus,
     driver: Driver | None,
@@ -185,6 +202,7 @@ def node_sample(
     remembered_ids: int,
     replayed_lanes: int = 0,
     filter_kept_bytes: int = 0,
+    dead_letters: Mapping[str, int] = {},
     peer_tls: PeerTls | None = None,
     client_certificate: ClientCertificate | None = None,
     doors: int | None = None,
@@ -200,6 +218,7 @@ def node_sample(
     return Sample(
         role=status.role,
         follower_lag_entries={row.member.name: row.lag for row in others if leads},
+        dead_letters=dead_letters,
         ready=status.ready,
         term=status.term,
         has_leader=bool(status.leader_id),

@@ -31,6 +31,7 @@ from dledger.requests.unpacking import Unpacking
 from dledger.requests.unreadable import UnreadableMessages
 from dledger.rocketmq.acking import Acker
 from dledger.rocketmq.client_registry import ClientRegistry, passed_on_handler
+from dledger.rocketmq.dead_letters import DeadLetters
 from dledger.rocketmq.filter_watch import FilterWatch
 from dledger.rocketmq.long_polls import LongPollQueue
 from dledger.rocketmq.messaging import MessagingHandlers, MessagingParts
@@ -117,6 +118,9 @@ def rules() -> list[Rule]:
 def _messaging_parts(context: RequestContext, turns: LongPollQueue) -> MessagingParts:
     engine, resolver = context.engine, context.resolver
     clients = ClientRegistry(engine)
+    dead_letters = DeadLetters(
+        engine, clients.arrivals, broken=context.broken, metrics=context.metrics
+    )
     return MessagingParts(
         router=Router(engine, resolver, context.config),
         clients=clients,
@@ -132,6 +136,13 @@ def _messaging_parts(context: RequestContext, turns: LongPollQueue) -> Messaging
             broken=context.broken,
             outflow=context.outflow,
             unpacking=context.unpacking,
+            dead_letters=dead_letters,
+        ),
+        dead_letters=dead_letters,
+        telemetry=Telemetry(
+            context.admission,
+            context.outflow,
+            lambda group: engine.state.groups.retries(group),  # noqa: PLW0108, a snapshot replaces it
         ),
         offsets=Offsets(engine, resolver),
         puller=Puller(
@@ -142,7 +153,6 @@ def _messaging_parts(context: RequestContext, turns: LongPollQueue) -> Messaging
             outflow=context.outflow,
             unpacking=context.unpacking,
         ),
-        telemetry=Telemetry(context.admission, context.outflow),
         polls=HeldPolls(),
         room=WaitingRoom(engine),
     )

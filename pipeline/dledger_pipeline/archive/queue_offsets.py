@@ -20,9 +20,10 @@ import pyarrow.compute as pc
 
 from dledger.broker.command_frame import MalformedCommandError, split
 from dledger.broker.consume_queue import ConsumeQueue
+from dledger.broker.dead_letter import DeadLetter
 from dledger.broker.erase import Erase
+from dledger.broker.results import DeadLettered, Produced
 from dledger.broker.results import Erased as EraseResult
-from dledger.broker.results import Produced
 from dledger.broker.state import BrokerState
 from dledger.broker.topics import Topic
 from dledger.errors import InvalidArgument
@@ -137,6 +138,10 @@ class QueueOffsets:
                 if isinstance(result, Produced):
                     for stored in self._stored(result):
                         yield (entry.index, start, end, *stored, result.generation)
+                elif isinstance(result, DeadLettered) and result.stored is not None:
+                    inner = DeadLetter(entry.data, start, end).inner
+                    for stored in self._stored(result.stored):
+                        yield (entry.index, inner, end, *stored, result.stored.generation)
                 elif isinstance(result, EraseResult):
                     command = Erase.decode(entry.data, start, end)
                     self._erases.append((entry.index, entry.timestamp_ms, command))

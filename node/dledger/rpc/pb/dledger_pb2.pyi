@@ -955,6 +955,66 @@ class FindMessagesResponse(_message.Message):
     end_offset: int
     def __init__(self, records: _Optional[_Iterable[_Union[StoredRecord, _Mapping]]] = ..., generation: _Optional[int] = ..., next_offset: _Optional[int] = ..., end_offset: _Optional[int] = ...) -> None: ...
 
+class SetGroupRequest(_message.Message):
+    __slots__ = ("name", "max_attempts", "backoff_ms")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    MAX_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    BACKOFF_MS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    max_attempts: int
+    backoff_ms: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, name: _Optional[str] = ..., max_attempts: _Optional[int] = ..., backoff_ms: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class SetGroupResponse(_message.Message):
+    __slots__ = ("max_attempts", "backoff_ms", "before_max_attempts", "before_backoff_ms")
+    MAX_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    BACKOFF_MS_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_MAX_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_BACKOFF_MS_FIELD_NUMBER: _ClassVar[int]
+    max_attempts: int
+    backoff_ms: _containers.RepeatedScalarFieldContainer[int]
+    before_max_attempts: int
+    before_backoff_ms: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, max_attempts: _Optional[int] = ..., backoff_ms: _Optional[_Iterable[int]] = ..., before_max_attempts: _Optional[int] = ..., before_backoff_ms: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class DeadLettersRequest(_message.Message):
+    __slots__ = ("group", "limit")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    limit: int
+    def __init__(self, group: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class DeadLettersResponse(_message.Message):
+    __slots__ = ("letters", "more")
+    LETTERS_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    letters: _containers.RepeatedCompositeFieldContainer[DeadLetter]
+    more: bool
+    def __init__(self, letters: _Optional[_Iterable[_Union[DeadLetter, _Mapping]]] = ..., more: _Optional[bool] = ...) -> None: ...
+
+class DeadLetter(_message.Message):
+    __slots__ = ("offset", "message_id", "size_bytes", "moved_from", "held", "kept_because", "sent_to_queue", "sent_to_offset", "was_sent_before")
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MOVED_FROM_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    KEPT_BECAUSE_FIELD_NUMBER: _ClassVar[int]
+    SENT_TO_QUEUE_FIELD_NUMBER: _ClassVar[int]
+    SENT_TO_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    WAS_SENT_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    offset: int
+    message_id: str
+    size_bytes: int
+    moved_from: MovedFrom
+    held: bool
+    kept_because: str
+    sent_to_queue: int
+    sent_to_offset: int
+    was_sent_before: bool
+    def __init__(self, offset: _Optional[int] = ..., message_id: _Optional[str] = ..., size_bytes: _Optional[int] = ..., moved_from: _Optional[_Union[MovedFrom, _Mapping]] = ..., held: _Optional[bool] = ..., kept_because: _Optional[str] = ..., sent_to_queue: _Optional[int] = ..., sent_to_offset: _Optional[int] = ..., was_sent_before: _Optional[bool] = ...) -> None: ...
+
 class EraseRequest(_message.Message):
     __slots__ = ("topic", "key", "generation", "start_offset", "end_offset", "only_count", "offsets", "queue_id", "first_entry")
     TOPIC_FIELD_NUMBER: _ClassVar[int]

@@ -523,6 +523,26 @@ class AdminStub:
                 request_serializer=dledger__pb2.SeekGroupRequest.SerializeToString,
                 response_deserializer=dledger__pb2.SeekGroupResponse.FromString,
                 _registered_method=True)
+        self.SetGroup = channel.unary_unary(
+                '/dledger.v1.Admin/SetGroup',
+                request_serializer=dledger__pb2.SetGroupRequest.SerializeToString,
+                response_deserializer=dledger__pb2.SetGroupResponse.FromString,
+                _registered_method=True)
+        self.ListDeadLetters = channel.unary_unary(
+                '/dledger.v1.Admin/ListDeadLetters',
+                request_serializer=dledger__pb2.DeadLettersRequest.SerializeToString,
+                response_deserializer=dledger__pb2.DeadLettersResponse.FromString,
+                _registered_method=True)
+        self.ResendDeadLetters = channel.unary_unary(
+                '/dledger.v1.Admin/ResendDeadLetters',
+                request_serializer=dledger__pb2.DeadLettersRequest.SerializeToString,
+                response_deserializer=dledger__pb2.DeadLettersResponse.FromString,
+                _registered_method=True)
+        self.DropDeadLetters = channel.unary_unary(
+                '/dledger.v1.Admin/DropDeadLetters',
+                request_serializer=dledger__pb2.DeadLettersRequest.SerializeToString,
+                response_deserializer=dledger__pb2.DeadLettersResponse.FromString,
+                _registered_method=True)
         self.Erase = channel.unary_unary(
                 '/dledger.v1.Admin/Erase',
                 request_serializer=dledger__pb2.EraseRequest.SerializeToString,
@@ -717,6 +737,35 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetGroup(self, request, context):
+        """How often a consumer group's messages are delivered, and when again; its members learn of it
+        when they connect anew.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListDeadLetters(self, request, context):
+        """The dead letters that their group has not consumed, from the oldest on: shown, sent back to the
+        topics that they came from, or acknowledged. The last two do so with `limit` of those that
+        nobody else holds; repeated, they go on with the next.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResendDeadLetters(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DropDeadLetters(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Erase(self, request, context):
         """Erases the messages of one key of a compacted topic: nobody is shown them any more. A call looks
         through some of the key's queue, for a second or so; its caller goes on at `next_offset` until
@@ -863,6 +912,26 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.SeekGroup,
                     request_deserializer=dledger__pb2.SeekGroupRequest.FromString,
                     response_serializer=dledger__pb2.SeekGroupResponse.SerializeToString,
+            ),
+            'SetGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetGroup,
+                    request_deserializer=dledger__pb2.SetGroupRequest.FromString,
+                    response_serializer=dledger__pb2.SetGroupResponse.SerializeToString,
+            ),
+            'ListDeadLetters': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListDeadLetters,
+                    request_deserializer=dledger__pb2.DeadLettersRequest.FromString,
+                    response_serializer=dledger__pb2.DeadLettersResponse.SerializeToString,
+            ),
+            'ResendDeadLetters': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResendDeadLetters,
+                    request_deserializer=dledger__pb2.DeadLettersRequest.FromString,
+                    response_serializer=dledger__pb2.DeadLettersResponse.SerializeToString,
+            ),
+            'DropDeadLetters': grpc.unary_unary_rpc_method_handler(
+                    servicer.DropDeadLetters,
+                    request_deserializer=dledger__pb2.DeadLettersRequest.FromString,
+                    response_serializer=dledger__pb2.DeadLettersResponse.SerializeToString,
             ),
             'Erase': grpc.unary_unary_rpc_method_handler(
                     servicer.Erase,
@@ -1502,6 +1571,114 @@ class Admin:
             '/dledger.v1.Admin/SeekGroup',
             dledger__pb2.SeekGroupRequest.SerializeToString,
             dledger__pb2.SeekGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dledger.v1.Admin/SetGroup',
+            dledger__pb2.SetGroupRequest.SerializeToString,
+            dledger__pb2.SetGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListDeadLetters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dledger.v1.Admin/ListDeadLetters',
+            dledger__pb2.DeadLettersRequest.SerializeToString,
+            dledger__pb2.DeadLettersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResendDeadLetters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dledger.v1.Admin/ResendDeadLetters',
+            dledger__pb2.DeadLettersRequest.SerializeToString,
+            dledger__pb2.DeadLettersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DropDeadLetters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dledger.v1.Admin/DropDeadLetters',
+            dledger__pb2.DeadLettersRequest.SerializeToString,
+            dledger__pb2.DeadLettersResponse.FromString,
             options,
             channel_credentials,
             insecure,
