@@ -518,7 +518,7 @@ def _offsets() -> Iterator[Asked]:
     filters, kinds = definition.FilterExpression, definition.FilterType
     changed: dict[str, dict[str, Any]] = {
         "filter: broken": {"filter_expression": filters(type=kinds.TAG, expression="a |")},
-        "filter: SQL, broken": {"filter_expression": filters(type=kinds.SQL, expression="a >")},
+        "filter: SQL": {"filter_expression": filters(type=kinds.SQL, expression="a > 1")},
         "batch size: 0": {"batch_size": 0},
         "nothing new": {},
     }
