@@ -112,7 +112,8 @@ class ConsumerGroup:
         if before is not None and before.kept:
             before.kept.leave()
         kind = QueueDeliveries if queue.groups is None else FifoDeliveries
-        self._deliveries.setdefault(topic, {})[queue_id] = kind(offset, self.edition)
+        sought = kind(offset, self.edition)
+        self._deliveries.setdefault(topic, {})[queue_id] = sought
 
     def own(self, topic: str, queue_id: int) -> HeldLeases | None:
         """Return the deliveries of a queue, to be changed, if there are any.
