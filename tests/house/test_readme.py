@@ -103,7 +103,12 @@ EVIDENCE = {
         "tests/operator/test_checks.py::test_a_field_that_nothing_acts_on_is_named",
         "tests/house/test_crd_fields.py::test_the_documentation_says_which_fields_are_acted_on",
     ),
-    "`FIFO`": (
+    "FIFO topics": (
+        "tests/system/test_fifo_live.py::test_each_group_keeps_its_order_when_the_leader_is_killed",
+        "tests/sim/test_fifo_at_the_edge.py::test_message_groups_keep_their_order_whatever_happens_between",
+        "tests/broker/test_fifo.py::test_messages_of_a_group_come_one_after_the_other_whatever_happens",
+    ),
+    "`DELAY`": (
         "tests/rocketmq/test_rocketmq_bad_input.py::test_messages_that_break_a_rule_are_refused",
         "tests/rocketmq/test_rocketmq_bad_input.py::test_sql_filters_are_refused_by_name",
         "tests/rocketmq/test_rocketmq_protocol.py::test_methods_to_come_are_answered_by_name",
