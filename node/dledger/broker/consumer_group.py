@@ -139,6 +139,15 @@ class ConsumerGroup:
             for queue_id, deliveries in queues.items():
                 yield topic, queue_id, deliveries
 
+    def waiting_share(self) -> float:
+        """Return how full the fullest of its FIFO queues is with messages that wait; 0 to 1."""
+        shares = [
+            found.waiting_share
+            for _, _, found in self._each()
+            if isinstance(found, FifoDeliveries) and found.waiting
+        ]
+        return max(shares, default=0.0)
+
     def topics(self) -> list[str]:
         """Return the topics that this group has read from, sorted."""
         return sorted(self._deliveries)
