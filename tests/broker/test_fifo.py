@@ -321,6 +321,20 @@ def test_new_messages_of_busy_groups_are_worth_no_receive() -> None:
     assert one.groups_to() == 2
 
 
+def test_a_handle_of_what_waits_is_none() -> None:
+    """A message that was never delivered is nobody's to end, as after a seek back."""
+    one = Direct(7)
+    one.take(1)
+    one.of.produce([7])
+    one.take(1)
+    assert one.real.passed == 1
+
+    assert not one.real.ack(1, 1)
+    assert not one.real.extend(1, 1, 99)
+    assert one.real.ack(0, 1)
+    assert one.take(1) == [1]
+
+
 def test_a_look_counts_groups_and_not_messages() -> None:
     """A second receive would get nothing of a group of which the first leaves something."""
     one = Direct(7, 7, 7, 8, 8)

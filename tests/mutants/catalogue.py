@@ -14,6 +14,7 @@ from tests.mutants.door_mutants import DOOR_MUTANTS
 from tests.mutants.edge_mutants import EDGE_MUTANTS
 from tests.mutants.erase_mutants import ERASE_MUTANTS
 from tests.mutants.erased_mutants import ERASED_MUTANTS
+from tests.mutants.fifo_mutants import FIFO_MUTANTS
 from tests.mutants.filter_mutants import FILTER_MUTANTS
 from tests.mutants.force_mutants import FORCE_MUTANTS
 from tests.mutants.gate_mutants import GATE_MUTANTS
@@ -59,6 +60,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *SEEK_MUTANTS,
     *DEAD_LETTER_MUTANTS,
     *ERASED_MUTANTS,
+    *FIFO_MUTANTS,
     *FILTER_MUTANTS,
     *ANSWER_MUTANTS,
     *DOOR_MUTANTS,

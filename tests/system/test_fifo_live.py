@@ -101,8 +101,8 @@ async def test_each_group_keeps_its_order_when_the_leader_is_killed(group: DevGr
         await producing
         await asyncio.gather(*consuming)
 
-    for client in (*clients, producer):
-        await client.__aexit__(None, None, None)
+    for each in (*clients, producer):
+        await each.channel.close()
     assert len(consumers.got) == _GROUPS
     for name, numbers in consumers.got.items():
         first = list(dict.fromkeys(numbers))

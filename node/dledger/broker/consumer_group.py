@@ -112,7 +112,8 @@ class ConsumerGroup:
         if before is not None and before.kept:
             before.kept.leave()
         kind = QueueDeliveries if queue.groups is None else FifoDeliveries
-        self._deliveries.setdefault(topic, {})[queue_id] = kind(offset, self.edition)
+        sought = kind(offset, self.edition)
+        self._deliveries.setdefault(topic, {})[queue_id] = sought
 
     def own(self, topic: str, queue_id: int) -> HeldLeases | None:
         """Return the deliveries of a queue, to be changed, if there are any.
@@ -137,6 +138,15 @@ class ConsumerGroup:
         for topic, queues in self._deliveries.items():
             for queue_id, deliveries in queues.items():
                 yield topic, queue_id, deliveries
+
+    def waiting_share(self) -> float:
+        """Return how full the fullest of its FIFO queues is with messages that wait; 0 to 1."""
+        shares = [
+            found.waiting_share
+            for _, _, found in self._each()
+            if isinstance(found, FifoDeliveries) and found.waiting
+        ]
+        return max(shares, default=0.0)
 
     def topics(self) -> list[str]:
         """Return the topics that this group has read from, sorted."""

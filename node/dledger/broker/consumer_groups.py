@@ -313,6 +313,13 @@ class ConsumerGroups:
         found = self._groups.get(group)
         return found.topics() if found is not None else []
 
+    def waiting_shares(self) -> dict[str, float]:
+        """Return how full its fullest FIFO queue is with waiting messages, of groups with some."""
+        if not any(TYPES[topic.type].in_order for topic in self._topics.all()):
+            return {}
+        shares = {name: group.waiting_share() for name, group in self._groups.items()}
+        return {name: share for name, share in shares.items() if share}
+
     def readers_of(self, topic: str) -> list[str]:
         """Return the groups that have read from a topic, sorted."""
         return sorted(group.name for group in self._groups.values() if group.reads(topic))

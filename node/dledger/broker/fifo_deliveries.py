@@ -121,6 +121,11 @@ class FifoDeliveries(HeldLeases):
         """How many more messages may wait."""
         return self._max_waiting - len(self.waiting)
 
+    @property
+    def waiting_share(self) -> float:
+        """How much of the room for waiting messages is taken, 0 to 1."""
+        return len(self.waiting) / self._max_waiting
+
     def lacks_room(self, end: int) -> bool:
         """Whether an ack may make others deliverable: then somebody who waits is to look."""
         return bool(self.waiting) or len(self.leases) > 1 or self.next_offset < end

@@ -221,15 +221,15 @@ class TopicStore:
             LimitReached: There would be too many queues of all topics together.
         """
         topic = self.named(command.name)
-        if TYPES[topic.type].in_order:
-            raise InvalidArgument(
-                f"topic {topic.name!r} is FIFO, and its message groups lie in its {topic.queues} "
-                "queues for ever: it does not grow; make a new topic with more queues"
-            )
         if topic.compaction is not None:
             raise InvalidArgument(
                 f"topic {topic.name!r} is compacted, and its keys lie in its {topic.queues} queues "
                 "for ever: it does not grow; copy it into a new topic with more queues"
+            )
+        if TYPES[topic.type].in_order:
+            raise InvalidArgument(
+                f"topic {topic.name!r} is FIFO, and its message groups lie in its {topic.queues} "
+                "queues for ever: it does not grow; make a new topic with more queues"
             )
         grown = checked_topic(name=topic.name, type=topic.type, queues=command.queues)
         more = grown.queues - topic.queues

@@ -56,6 +56,7 @@ class Sample:
         role: The current role, as in `NodeStatus`.
         follower_lag_entries: By the name of each other voter; empty unless the node leads.
         dead_letters: By consumer group, of those with most; empty unless the node leads.
+        fifo_waiting: Likewise, as a share of the room of its fullest queue.
         quorum_margin: None unless the node leads.
         bytes_at_risk: None unless the node leads.
         commit_waits_seconds: None unless the node leads.
@@ -74,6 +75,7 @@ class Sample:
     role: str
     follower_lag_entries: Mapping[str, int]
     dead_letters: Mapping[str, int]
+    fifo_waiting: Mapping[str, float]
     ready: bool = _gauge("1 when clients may be sent to this node")
     term: int = _gauge("Present Raft term; 0 before the node has joined a group")
     has_leader: bool = _gauge("1 when this node knows a leader")
@@ -406,6 +408,13 @@ class _State(Collector):
             "dead_letters",
             "On the leader: dead letters of a consumer group that it has not consumed",
             sample.dead_letters if sample else {},
+            label="consumer_group",
+        )
+        yield self._family(
+            "fifo_waiting_ratio",
+            "On the leader: messages that wait for their message groups, as a share of the room for "
+            "them, in the fullest FIFO queue of a consumer group",
+            sample.fifo_waiting if sample else {},
             label="consumer_group",
         )
         for each in fields(Sample):

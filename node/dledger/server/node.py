@@ -61,7 +61,7 @@ from dledger.server.door_batches import DoorBatches
 from dledger.server.engine import NodeEngine
 from dledger.server.epochs import Epochs
 from dledger.server.loop_profile import LoopProfile
-from dledger.server.node_report import Facts, dead_letters_in, load_of, node_sample, node_status
+from dledger.server.node_report import Facts, dead_letters_in, fifo_waiting_in, load_of, node_sample, node_status
 from dledger.server.peer_front import PeerFront
 from dledger.server.ports import client_certificate, listeners
 from dledger.server.replica import MemberDependencies, Replica
@@ -601,6 +601,7 @@ class Node:
                 held=self.engine.state.held,
                 overdue_ms=self._firing.overdue_ms,
                 dead_letters=dead_letters_in(self.engine.state) if self.engine.is_leader() else {},
+                fifo_waiting=fifo_waiting_in(self.engine.state) if self.engine.is_leader() else {},
                 peer_tls=self._peer_tls,
                 client_certificate=self._client_certificate,
                 doors=self._servers.serving_doors,

@@ -195,6 +195,13 @@ def dead_letters_in(state: BrokerState) -> dict[str, int]:
     return {group: waiting[group] for group in most[:_GROUPS_SHOWN]}
 
 
+def fifo_waiting_in(state: BrokerState) -> dict[str, float]:
+    """Return how full consumer groups' fullest FIFO queues are, of those with the fullest."""
+    shares = state.groups.waiting_shares()
+    most = sorted(shares, key=lambda group: (-shares[group], group))
+    return {group: shares[group] for group in most[:_GROUPS_SHOWN]}
+
+
 def node_sample(
     status: NodeStatus,
     driver: Driver | None,
@@ -208,6 +215,7 @@ def node_sample(
     held: HeldMessages | None = None,
     overdue_ms: int = 0,
     dead_letters: Mapping[str, int] = {},
+    fifo_waiting: Mapping[str, float] = {},
     peer_tls: PeerTls | None = None,
     client_certificate: ClientCertificate | None = None,
     doors: int | None = None,
@@ -224,6 +232,7 @@ def node_sample(
         role=status.role,
         follower_lag_entries={row.member.name: row.lag for row in others if leads},
         dead_letters=dead_letters,
+        fifo_waiting=fifo_waiting,
         ready=status.ready,
         term=status.term,
         has_leader=bool(status.leader_id),
