@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import zlib
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from dledger.broker.held_refs import Fate, HeldMessage, Kind, Ref
@@ -175,6 +175,19 @@ class Bucket:
         """Return why a slot that was given out is held, or was."""
         is_half = self._halves and self._halves[slot >> 3] >> (slot & 7) & 1
         return Kind.HALF if is_half else Kind.TIMER
+
+    def live_among(self, slots: Iterable[int]) -> list[int]:
+        """Return those of some slots that are held, in their order."""
+        gone = self._gone
+        return [slot for slot in slots if not gone[slot >> 3] >> (slot & 7) & 1]
+
+    def of_kind(self, slots: Iterable[int], kind: Kind) -> list[int]:
+        """Return those of some slots that were held for this, in their order."""
+        halves = self._halves
+        if not halves:
+            return [*slots] if kind is Kind.TIMER else []
+        bit = kind is Kind.HALF
+        return [slot for slot in slots if halves[slot >> 3] >> (slot & 7) & 1 == bit]
 
     def remove(self, slot: int, fate: Fate) -> int:
         """Hold a slot that is held no longer, since it was delivered or cancelled.
