@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from dledger.client import Client
+from dledger.client import AdminClient, Client
 from dledger.rpc.rocketmq_stubs import definition, service
 from e2e.harness.dev_group import DevGroup
 from e2e.harness.ports import free_port_range
 from tests.requests.rocketmq_client import RocketClient, code, message
+from tests.system.test_restored_group import records, restore
+from tests.waiting import eventually_async
 
 pytestmark = pytest.mark.slow
 
@@ -75,7 +78,7 @@ async def _recalled(client: RocketClient, handle: str) -> Any:
             return answer
 
 
-async def _received(client: RocketClient) -> AsyncIterator[definition.Message]:
+async def _received(client: RocketClient) -> AsyncGenerator[definition.Message]:
     """Yield messages as they come, and acknowledge them."""
     while True:
         _, messages, _ = await client.receive(TOPIC, wait_s=20, batch=32)
@@ -159,13 +162,13 @@ async def _resume(group: DevGroup, admin_endpoint: str) -> None:
     async with AdminClient(admin_endpoint) as admin:
 
         async def is_told() -> bool:
-            return (await admin.status()).held_waiting == len(waiting.first)
+            return bool((await admin.status()).held_waiting == len(waiting.first))
 
         waiting = await admin.held()
         await eventually_async(is_told)
         resumed = await admin.resume_held(drops=False)
     second = (await anext(received)).body
-    await received.aclose()  # type: ignore[attr-defined]
+    await received.aclose()
     await client.channel.close()
 
     assert waiting.waiting == resumed == 4
