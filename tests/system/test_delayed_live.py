@@ -74,7 +74,7 @@ async def _recalled(client: RocketClient, handle: str) -> Any:
     request = service.RecallMessageRequest(topic=resource, recall_handle=handle)
     while True:
         answer = await client.call("RecallMessage", request)
-        if code(answer.status) in ("OK", "MESSAGE_NOT_FOUND"):
+        if code(answer.status) in ("OK", "NOT_FOUND"):
             return answer
 
 
@@ -121,7 +121,7 @@ async def test_each_message_is_delivered_once_though_the_leader_is_killed(
     assert all(at_ms >= due_ms[int(body)] for body, at_ms in got[:-1])
     assert {code(told[each].status) for each in recalled} == {"OK"}
     assert {code(late[each].status) for each in recalled} == {"OK"}
-    assert code(delivered.status) == "MESSAGE_NOT_FOUND"
+    assert code(delivered.status) == "NOT_FOUND"
     handles = [entries[each].recall_handle for each in due_ms]
     assert [again[each].recall_handle for each in due_ms] == handles
 
