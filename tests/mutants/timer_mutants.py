@@ -11,8 +11,8 @@ TIMER_MUTANTS = (
     Mutant(
         name="what is due goes by the leader's log time",
         file="replica/firing.py",
-        old="            date_ms = self._leader.date_ms()\n            if date_ms is None or",
-        new="            date_ms = self._leader.state.now_ms + 10_000_000\n            if date_ms is None or",
+        old="            date_ms = self._leader.date_ms()\n            if date_ms is",
+        new="            date_ms = self._leader.state.now_ms + 10_000_000\n            if date_ms is",
         why="one leader with a wrong clock, and all messages are early for good",
         checks=(f"{_DOOR}::test_a_message_is_delivered_when_it_is_due",),
     ),
@@ -29,7 +29,7 @@ TIMER_MUTANTS = (
         file="rocketmq/delivery_times.py",
         old="    return latest_ms > date_ms\n",
         new="    return True\n",
-        why="what is to be delivered at once costs twice, and has a handle that is good for nothing",
+        why="what is to be delivered at once costs twice, and has a handle that is of no use",
         checks=(f"{_DOOR}::test_a_past_time_is_delivered_at_once",),
     ),
     Mutant(

@@ -9,7 +9,7 @@ import pytest
 from dledger.broker.command_frame import CommandType, split
 from dledger.files.memory_files import MemoryFiles
 from dledger.replica.bootstrap_record import BootstrapRecord
-from dledger.replica.founding import DROP, FIRE, HOLD, found, is_unfounded
+from dledger.replica.founding import DROP, FIRE, HOLD, found_group, is_unfounded
 from dledger.store.commit_log import CommitLog
 from dledger.store.hard_state import HardStateFile
 from dledger.store.identity import LOG_DIRECTORY, begin_restore, finish_restore, join
@@ -40,7 +40,7 @@ def _log(entries: int) -> tuple[MemoryFiles, CommitLog]:
 def _found(files: MemoryFiles, log: CommitLog, held: str, recovered_to: int) -> list[Entry]:
     before = log.last_index
     file = HardStateFile(files, DIRECTORY)
-    state = found(log, file, RECORD, recovered_to=recovered_to, held=held)
+    state = found_group(log, file, RECORD, recovered_to=recovered_to, held=held)
     entries = list(log.read(before + 1, log.last_index, 1 << 20))
     assert state.term == file.load().term == entries[-1].term
     assert entries[-1].kind is EntryKind.MEMBERSHIP

@@ -26,7 +26,6 @@ from rocketmq import (
     SimpleConsumer,
 )
 
-
 DELIVERY_UNIT_MS = 1000
 """The SDK takes a delivery time in seconds, and tells it in milliseconds."""
 

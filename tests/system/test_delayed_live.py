@@ -164,7 +164,7 @@ async def _resume(group: DevGroup, admin_endpoint: str) -> None:
         async def is_told() -> bool:
             return bool((await admin.status()).held_waiting == len(waiting.first))
 
-        waiting = await admin.held()
+        waiting = await admin.list_held()
         await eventually_async(is_told)
         resumed = await admin.resume_held(drops=False)
     second = (await anext(received)).body

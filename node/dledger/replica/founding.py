@@ -30,7 +30,7 @@ def is_unfounded(log: CommitLog, recovered_to: int) -> bool:
     return entry.kind is EntryKind.DATA
 
 
-def found(
+def found_group(
     log: CommitLog,
     hard_state_file: HardStateFile,
     record: BootstrapRecord,
