@@ -7,7 +7,7 @@ import struct
 import pytest
 from crc32c import crc32c
 
-from dledger.broker import held_messages
+from dledger.broker import held_bucket, held_messages
 from dledger.broker.command_frame import HEADER_BYTES, CommandType, UnknownCommandError, frame
 from dledger.broker.commands import (
     CancelHeld,
@@ -340,6 +340,23 @@ def test_retention_stops_at_what_is_held() -> None:
     log.append(CancelHeld(refs=(ref,)).encode())
     log.append(Retain(before_index=entry + 2).encode())
     assert log.state.first_index == entry + 2
+
+
+def test_a_restored_replica_lets_go_of_the_same_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a piece of which nothing is left, whatever was remembered of it before."""
+    monkeypatch.setattr(held_bucket, "PIECE", 8)
+    log = _log()
+    messages = [Message(message_id=f"{n}", body=b"x") for n in range(9)]
+    refs = _hold(log, *messages[:8])
+    _hold(log, messages[8])
+    log.append(CancelHeld(refs=tuple(refs)).encode())
+    other = BrokerState.decode(log.state.encode())
+
+    log.append(Retain(before_index=len(log.entries)).encode())
+    other.apply(log.entries[-1])
+
+    assert log.state.first_index == other.first_index == 3
+    assert log.state.digest() == other.digest()
 
 
 def test_what_lies_in_lost_entries_is_held_no_longer() -> None:

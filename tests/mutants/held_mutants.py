@@ -62,7 +62,7 @@ HELD_MUTANTS = (
     Mutant(
         name="the time is no part of what tells messages apart",
         file="broker/produce.py",
-        old="        return timed(digests, times) if any(times) else digests\n",
+        old="        return with_times(digests, times) if any(times) else digests\n",
         new="        return digests\n",
         why="a message with another time is answered as the first, and never delivered then",
         checks=(_COMMANDS, _MODEL),

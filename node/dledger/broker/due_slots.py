@@ -126,7 +126,7 @@ class DueSlots:
         ]
         for second, hour in sorted(found):
             for some in self._hours[hour].take(second, now_ms):
-                yield from self._told(hour, some)
+                yield from self._tell(hour, some)
 
     def put_back(self, messages: Iterable[HeldMessage]) -> None:
         """Tell these again, which were told and not released."""
@@ -149,7 +149,7 @@ class DueSlots:
             hour.put(each)
         return True
 
-    def _told(self, hour: int, slots: Sequence[int]) -> Iterator[Sequence[HeldMessage]]:
+    def _tell(self, hour: int, slots: Sequence[int]) -> Iterator[Sequence[HeldMessage]]:
         yield ()
         for first in range(0, len(slots), _TOLD):
             bucket = self._held.buckets().get(hour)
@@ -173,7 +173,7 @@ class DueSlots:
         return HeldMessage(ref, self._kind, dues[at], payload, rows[at], topics[at])
 
     def _columns(self, bucket: Bucket, piece: int) -> Columns:
-        sealed, key = bucket.sealed(piece), (bucket.hour, piece)
+        sealed, key = bucket.sealed_piece(piece), (bucket.hour, piece)
         if sealed is None:
             return bucket.columns(piece)
         found = self._opened.get(key)

@@ -65,15 +65,15 @@ class Piece:
         topics = columns[_GENERATION]
         return cls(packed, min(columns[_ENTRY]), (min(topics), max(topics)))
 
-    def opened(self) -> list[array[int]]:
+    def open(self) -> list[array[int]]:
         """Return the columns. Raises MalformedStateError: a snapshot had others."""
         return [
-            from_little_endian(code, _inflated(column, PIECE * array(code).itemsize))
+            from_little_endian(code, _inflate(column, PIECE * array(code).itemsize))
             for code, column in zip(CODES, self.columns, strict=True)
         ]
 
 
-def _inflated(column: bytes, size_bytes: int) -> bytes:
+def _inflate(column: bytes, size_bytes: int) -> bytes:
     try:
         found = zlib.decompressobj().decompress(column, size_bytes + 1)
     except zlib.error as error:
@@ -199,9 +199,9 @@ class Bucket:
         if fate is Fate.DELIVERED:
             self._committed[at] |= bit
         self.live_halves -= self.kind(slot) is Kind.HALF
-        return self._lost(1)
+        return self._let_go(1)
 
-    def _lost(self, messages: int) -> int:
+    def _let_go(self, messages: int) -> int:
         size_bytes = self.size_bytes * messages // self.live
         self.live -= messages
         self.size_bytes -= size_bytes
@@ -215,7 +215,7 @@ class Bucket:
         messages = (mask & ~gone).bit_count()
         halves = (mask & ~gone & int.from_bytes(self._halves, "little")).bit_count()
         self.live_halves -= halves
-        size_bytes = self._lost(messages) if messages else 0
+        size_bytes = self._let_go(messages) if messages else 0
         self._gone[:] = (gone | mask).to_bytes(len(self._gone), "little")
         return messages, halves, size_bytes
 
@@ -234,9 +234,9 @@ class Bucket:
 
     def columns(self, piece: int) -> Columns:
         """Return the columns of a piece, which must not be changed."""
-        return self._pieces[piece].opened() if piece < len(self._pieces) else self._open
+        return self._pieces[piece].open() if piece < len(self._pieces) else self._open
 
-    def sealed(self, piece: int) -> Piece | None:
+    def sealed_piece(self, piece: int) -> Piece | None:
         """Return a piece if it is sealed: as long as it is this one, its columns are the same."""
         return self._pieces[piece] if piece < len(self._pieces) else None
 
