@@ -83,10 +83,10 @@ class Holding:
                 kind=command.kind,
                 size_bytes=size_bytes,
             )
-            rows.stored(row, HELD_QUEUE, ref.packed)
+            rows.stored(row, HELD_QUEUE, ref.number)
             if ids[row]:
                 one, its = (ids[row],), digests[row : row + 1]
-                self._dedupe.remember(*scope, one, its, queue_id=HELD_QUEUE, first=ref.packed)
+                self._dedupe.remember(*scope, one, its, queue_id=HELD_QUEUE, first=ref.number)
         # As in `TopicStore.replay`.
         done = rows.conflicts[0] if rows.conflicts else batch.count
         if mark is not None and done:

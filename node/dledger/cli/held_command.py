@@ -51,7 +51,7 @@ def _add_resume_arguments(parser: argparse.ArgumentParser) -> None:
 
 async def _list(args: argparse.Namespace) -> int:
     async with admin_of(args) as admin:
-        view = await admin.held(limit=args.limit)
+        view = await admin.list_held(limit=args.limit)
     waits = f", of which {view.waiting} wait for `dledger held resume`" if view.waiting else ""
     return tell(
         args,

@@ -172,11 +172,9 @@ async def _status(args: argparse.Namespace) -> int:
     if status.commit_waits_ms >= _WORTH_TELLING_MS:
         waits_s = status.commit_waits_ms / 1000
         print(f"  entries in its log have waited {waits_s:.1f} s for a majority")
-    if status.held_waiting:
-        print(f"  {status.held_waiting} restored messages wait for a word: `dledger held list`")
     if status.client_certificate_fault:
         print(f"  clients' certificate: {status.client_certificate_fault}")
-    for line in clock_lines(status):
+    for line in (*_waiting_lines(status), *clock_lines(status)):
         print(f"  {line}")
     print(f"  version {status.version}, feature level {status.feature_level}")
     for row in status.members:
@@ -189,6 +187,12 @@ async def _status(args: argparse.Namespace) -> int:
     if status.last_failover is not None:
         print(f"  {failover_line(status.last_failover)}")
     return _EXIT_OK
+
+
+def _waiting_lines(status: NodeStatus) -> list[str]:
+    """Return what is to be told of messages that wait since a restore."""
+    count = status.held_waiting
+    return [f"{count} restored messages wait for a word: `dledger held list`"] if count else []
 
 
 def clock_lines(status: NodeStatus) -> list[str]:

@@ -716,7 +716,7 @@ class AdminClient(Channel):
         """Mark dead letters as consumed; raises as `dead_letters`."""
         return await self._dead_letters("DropDeadLetters", group, limit)
 
-    async def held(self, *, limit: int = 32) -> HeldView:
+    async def list_held(self, *, limit: int = 32) -> HeldView:
         """Return what is held until it is due, with up to *limit* messages, 256 at most.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Founds a group on this node's log, which may be a restored one. Blocks; called by `server.replica`.
+"""Founds a group on this node's log, which may be a restored one. Called by `server.replica`.
 
 The group that a log was copied from may still be there, or was for long after: what it held until
 a time it has delivered, or will. So the first entry that is new in a restored log lets all that is
@@ -30,7 +30,7 @@ def is_unfounded(log: CommitLog, recovered_to: int) -> bool:
     return entry.kind is EntryKind.DATA
 
 
-def found(
+def found_group(
     log: CommitLog,
     hard_state_file: HardStateFile,
     record: BootstrapRecord,

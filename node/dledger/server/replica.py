@@ -23,7 +23,7 @@ from dledger.peers.peers import Peers
 from dledger.peers.records import RecordsClient
 from dledger.raft.config import RaftConfig
 from dledger.replica.driver import Driver, DriverConfig
-from dledger.replica.founding import found
+from dledger.replica.founding import found_group
 from dledger.replica.log_clock import Clock
 from dledger.replica.maintenance import Maintenance, SnapshotPolicy
 from dledger.replica.repair import LogRepairer
@@ -108,7 +108,7 @@ class Replica:
         founding = await asyncio.to_thread(given.joining.founding_of, log)
         if founding is not None:
             hard_state = await asyncio.to_thread(
-                found,
+                found_group,
                 log,
                 hard_state_file,
                 founding,

@@ -45,7 +45,7 @@ class HeldAdminServicer:
         held = self._engine.state.held
         topics = {topic.generation: topic.name for topic in self._engine.state.topics.all()}
         first = [
-            await self._shown(message, topics.get(message.generation, ""))
+            await self._show(message, topics.get(message.generation, ""))
             for message in self._first(request.limit)
         ]
         return pb.ListHeldResponse(
@@ -55,19 +55,19 @@ class HeldAdminServicer:
     def _first(self, limit: int) -> list[HeldMessage]:
         """Return some held messages, by their hours."""
         found: list[HeldMessage] = []
-        for message in self._held():
+        for message in self._each_held():
             if len(found) == limit:
                 break
             found.append(message)
         return sorted(found, key=lambda each: (each.due_ms, each.ref))
 
-    def _held(self) -> Iterator[HeldMessage]:
+    def _each_held(self) -> Iterator[HeldMessage]:
         buckets = self._engine.state.held.buckets()
         for hour in sorted(buckets):
             for piece in range(buckets[hour].pieces):
                 yield from buckets[hour].messages(piece)
 
-    async def _shown(self, message: HeldMessage, topic: str) -> pb.HeldMessage:
+    async def _show(self, message: HeldMessage, topic: str) -> pb.HeldMessage:
         shown = pb.HeldMessage(
             topic=topic,
             due_ms=message.due_ms,
