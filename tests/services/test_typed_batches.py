@@ -23,20 +23,33 @@ def _batch(*typed: Typed | None) -> bytes:
 @pytest.mark.parametrize(
     ("typed", "field"),
     [
-        (Typed(message_group="g" * 64), "message_group"),
-        (Typed(message_group="été 7"), "message_group"),
         (Typed(deliver_at_ms=1), "delivery_timestamp"),
         (Typed(deliver_at_ms=MAX_TIMESTAMP_MS), "delivery_timestamp"),
-        (Typed(priority=0), "priority"),
-        (Typed(priority=2**31 - 1), "priority"),
+        (Typed(message_group="g", priority=0), "message_group"),
+        (Typed(priority=0, deliver_at_ms=1), "delivery_timestamp"),
     ],
 )
-def test_no_topic_that_is_served_takes_such_a_message(typed: Typed, field: str) -> None:
-    """As a SDK's is refused that says the same, wherever in the batch it stands."""
+def test_what_no_batch_has_is_refused(typed: Typed, field: str) -> None:
+    """A time, since such messages are held one by one, and what is of two types."""
     for batch in (_batch(typed), _batch(None, typed)):
         with pytest.raises(TopicTypeMismatch, match=f"NORMAL messages, which have no {field}$"):
             checked_batch(batch)
     assert checked_batch(_batch(None, Typed())).typed is None
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        Typed(message_group="g" * 64),
+        Typed(message_group="été 7"),
+        Typed(priority=0),
+        Typed(priority=2**31 - 1),
+    ],
+)
+def test_a_batch_may_be_of_a_type_that_is_not_held(typed: Typed) -> None:
+    """Whether its topic is of that type is asked when that is known."""
+    for batch in (_batch(typed), _batch(None, typed)):
+        assert checked_batch(batch).typed is not None
 
 
 @pytest.mark.parametrize(
