@@ -25,7 +25,7 @@ from collections.abc import Iterator, Sequence
 from copy import copy
 from heapq import heappop, heappush
 from itertools import chain, islice, takewhile
-from typing import Final, NamedTuple
+from typing import Final
 
 from dledger.broker.consume_queue import ConsumeQueue
 from dledger.broker.group_codes import GroupCodes
@@ -48,6 +48,8 @@ MAX_WAITING: Final = 65_536
 MAX_GROUPS_AT_ONCE: Final = 8
 """Message groups that one RECEIVE takes from."""
 _SLICE: Final = 256
+_MORE: Final = 256
+"""Messages that a look goes on to see for more groups, when it has found one."""
 _NOBODY: Final = 0
 """The receive id of a lease that nobody holds; those of RECEIVEs count from 1."""
 _SKIPPED: Final = -1
@@ -155,14 +157,17 @@ class FifoDeliveries(HeldLeases):
         if len(self.leases) >= MAX_LEASES:
             return found
         found += len(self._idle)
-        return found if found >= enough else found + self._look(queue, codes, enough - found)
+        if found >= enough:
+            return found
+        self._ahead.follow(self.next_offset, codes)
+        is_some = bool(found or self._ahead.idle)
+        at_most = min(_MORE if is_some else MAX_RUNS_SCANNED, MAX_RUNS_SCANNED - self._ahead.seen)
+        return found + self._look(queue, codes, enough - found, at_most)
 
-    def _look(self, queue: ConsumeQueue, codes: Codes, enough: int) -> int:
-        ahead, room, at_most = self._ahead, self.room, MAX_RUNS_SCANNED
-        ahead.follow(self.next_offset, codes)
-        is_open = True
+    def _look(self, queue: ConsumeQueue, codes: Codes, enough: int, at_most: int) -> int:
+        ahead, room, is_open = self._ahead, self.room, True
         if len(ahead.idle) < enough:
-            for offset, code in self._from(queue, ahead.stop, codes, at_most - ahead.seen):
+            for offset, code in self._from(queue, ahead.stop, codes, at_most):
                 if code == _SKIPPED:
                     ahead.skips = True
                 elif code not in self._busy and code not in self._passed_of:
@@ -177,7 +182,7 @@ class FifoDeliveries(HeldLeases):
                 ahead.seen += 1
                 if len(ahead.idle) >= enough:
                     break
-        is_far = is_open and ahead.seen >= at_most
+        is_far = is_open and ahead.seen >= MAX_RUNS_SCANNED
         return len(ahead.idle) or int(ahead.skips or is_far)
 
     @staticmethod
@@ -216,7 +221,9 @@ class FifoDeliveries(HeldLeases):
         """
         taken: list[int] = []
         mine: set[int] = set()
-        grant = _Grant(receive_id, lease_until_ms, client_id)
+        grant = Lease(
+            receive_id=receive_id, visible_at_ms=lease_until_ms, attempt=1, client_id=client_id
+        )
         while len(taken) < limit and len(mine) < MAX_GROUPS_AT_ONCE:
             code = self._ends.pop_due(now_ms)
             if code is None:
@@ -295,7 +302,7 @@ class FifoDeliveries(HeldLeases):
         return some
 
     def _take_new(
-        self, queue: ConsumeQueue, codes: Codes, limit: int, mine: set[int], grant: _Grant
+        self, queue: ConsumeQueue, codes: Codes, limit: int, mine: set[int], grant: Lease
     ) -> list[int]:
         """Deliver new messages, of groups in *mine* and of others up to the limit of groups."""
         room, taken = min(limit, MAX_LEASES - len(self.leases)), list[int]()
@@ -323,28 +330,27 @@ class FifoDeliveries(HeldLeases):
             self._lease(code, offsets, grant)
         return taken
 
-    def _lease(self, code: int, offsets: Sequence[int], grant: _Grant) -> None:
+    def _lease(self, code: int, offsets: Sequence[int], grant: Lease) -> None:
         """Lease messages of a group, which were not, to a RECEIVE."""
-        lease = grant.lease(1)
         self._busy.setdefault(code, []).extend(offsets)
         for offset in offsets:
-            self.leases[offset], self._code_of[offset] = lease, code
+            self.leases[offset], self._code_of[offset] = grant, code
         self._let_have(code, offsets, grant)
 
-    def _lease_again(self, code: int, offsets: Sequence[int], grant: _Grant) -> None:
+    def _lease_again(self, code: int, offsets: Sequence[int], grant: Lease) -> None:
         """Lease messages of a group, of which one is its oldest, to another RECEIVE."""
         for offset in offsets:
             earlier = self.leases[offset]
             counts = offset == self._busy[code][0] and not earlier.is_suspended
             self._let_go(offset, earlier)
-            self.leases[offset] = grant.lease(earlier.attempt + counts)
+            self.leases[offset] = grant._replace(attempt=earlier.attempt + counts)
         self._let_have(code, offsets, grant)
 
-    def _let_have(self, code: int, offsets: Sequence[int], grant: _Grant) -> None:
+    def _let_have(self, code: int, offsets: Sequence[int], grant: Lease) -> None:
         if grant.client_id:
             for offset in offsets:
                 self._hold(offset, grant.client_id)
-        self._ends.set(code, grant.until_ms)
+        self._ends.set(code, grant.visible_at_ms)
 
     # -- what becomes of a lease -------------------------------------------------------------------
 
@@ -463,23 +469,6 @@ class FifoDeliveries(HeldLeases):
     def canonical(self) -> list[object]:
         """Return everything as plain values, in one order on every node."""
         return [self.next_offset, self._canonical_leases(), sorted(self.waiting)]
-
-
-class _Grant(NamedTuple):
-    """What a RECEIVE's leases have in common."""
-
-    receive_id: int
-    until_ms: int
-    client_id: str
-
-    def lease(self, attempt: int) -> Lease:
-        """Return a lease of its attempt."""
-        return Lease(
-            receive_id=self.receive_id,
-            visible_at_ms=self.until_ms,
-            attempt=attempt,
-            client_id=self.client_id,
-        )
 
 
 def _is_for(offset: int, queue: ConsumeQueue, codes: Codes) -> bool:

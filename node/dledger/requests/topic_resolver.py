@@ -66,10 +66,13 @@ class TopicResolver:
                 f"{its} (retention.hours), in one log; set that lower, and more for other topics"
             )
 
-    async def topic(self, name: str) -> Topic:
+    async def topic(self, name: str, kind: str = NORMAL.name) -> Topic:
         """Return a topic, creating it if need be.
 
+        *kind* is the type of the messages that are for it.
+
         Raises:
+            TopicTypeMismatch: It does not exist, and would be made as one that does not take them.
             UnknownTopic: It does not exist, and topics are not created on demand.
             RateLimited: It does not exist, and too many were created on demand just now.
             LimitReached: It does not exist, and the group has the maximum number already.
@@ -78,6 +81,7 @@ class TopicResolver:
         found = topics.get(name)
         if found is None and self.auto_creates:
             check_may_be_made(name)
+            NORMAL.check(kind, ())
             command = CreateTopic(name=name, type=NORMAL.name, queues=self._config.default_queues)
             await self._make("topic", name, command.encode(), lambda: topics.get(name) is not None)
             found = self._engine.state.topics.get(name)

@@ -55,7 +55,7 @@ class Sender:
         """Store the request's messages as one batch; return each one's position."""
         sending = checked(request, caller.client_id, caller.line, caller.fields.get(REPLAY_FIELD))
         await self._unpacking.check(sending.unchecked, caller.host)
-        topic = await self._resolver.topic(sending.origin.topic)
+        topic = await self._resolver.topic(sending.origin.topic, sending.kind)
         if (topics := self._engine.state.topics).full:
             topics.check_takes(sending.origin.topic)
         check_type(sending, topic)

@@ -79,12 +79,17 @@ def for_topic(command: bytes, topic: Topic, *, is_typed: bool) -> bytes:
         return command
     try:
         batch = _only_batch(command)
-        kind = NORMAL.name if batch.typed is None else FIFO.name
+        kind = kind_of(is_typed=batch.typed is not None)
         if kind != topic.type:
             TYPES[topic.type].check(kind, ())
         return with_queue(command, keyed_queue(batch, topic)) if chooses_queues(topic) else command
     except MalformedCommandError as error:
         raise InvalidArgument(f"not a valid batch: {error}") from error
+
+
+def kind_of(*, is_typed: bool) -> str:
+    """Return the type of messages of which one, or none, has what only some types know."""
+    return FIFO.name if is_typed else NORMAL.name
 
 
 def _only_batch(command: bytes) -> ProduceFrame:

@@ -42,7 +42,7 @@ from dledger.rpc.channel import LEADER_KEY, NOTHING_TAKEN_KEY
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.requests import parsed
 from dledger.rpc.status import grpc_code_of
-from dledger.services.batches import for_topic
+from dledger.services.batches import for_topic, kind_of
 from dledger.services.native import NativeHandlers, native_method, native_stream
 from dledger.services.producing import Producing
 from dledger.services.reading import BatchReading, QueueSlice, encoded
@@ -83,7 +83,8 @@ class LedgerHandlers(NativeHandlers):
         command, request_client = command_of(request), request.client_id
         is_typed = any(map(_group_of, request.records))
         del request  # free this second copy of the bodies while the command waits
-        command = for_topic(command, await self._context.resolver.topic(topic), is_typed=is_typed)
+        found = await self._context.resolver.topic(topic, kind_of(is_typed=is_typed))
+        command = for_topic(command, found, is_typed=is_typed)
         if (topics := self._engine.state.topics).full:
             topics.check_takes(topic)
         line = f"client {request_client}"  # admission is fair per connection already

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final
 
 from dledger.broker.produce import ProduceFrame
 from dledger.broker.results import Produced
+from dledger.broker.topics import FIFO, NORMAL
 from dledger.calls.rules import Asked
 from dledger.errors import (
     DiskFull,
@@ -244,10 +245,11 @@ class Producing:
         Its topic is made if that is allowed.
         """
         try:
-            topic = await self._resolver.topic(batch.topic)
+            is_typed = batch.typed is not None
+            topic = await self._resolver.topic(batch.topic, FIFO.name if is_typed else NORMAL.name)
             if (topics := self._engine.state.topics).full:
                 topics.check_takes(batch.topic)
-            return for_topic(command, topic, is_typed=batch.typed is not None), None
+            return for_topic(command, topic, is_typed=is_typed), None
         except (Refused, RateLimited, DiskFull) as error:
             return command, error
 
