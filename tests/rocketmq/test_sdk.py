@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from dledger.broker.commands import CreateTopic
 from dledger.client.admin_client import AdminClient
 from dledger.requests.config import RequestConfig
 from dledger.server.client_certificate import self_signed
@@ -120,6 +121,19 @@ async def test_a_poison_message_is_a_dead_letter_though_the_leader_changes(tmp_p
         "others": list(range(1, 10)),
         "dead": ["0", "even", ["key"], {"name": "value"}],
     }
+
+
+async def test_a_push_consumer_works_through_message_groups_in_order(tmp_path: Path) -> None:
+    """It is told that its topic is FIFO, tries again where it is; the leader changes meanwhile."""
+    async with memory_group(3) as group, asyncio.timeout(_DEADLINE_S):
+        await group.nodes[0].engine.propose(CreateTopic(name="f", type="FIFO", queues=2).encode())
+        async with _session("fifo", _endpoints(group), tmp_path) as session:
+            await session.stdout.readline()
+            group.elect(1)
+            output, _ = await session.communicate(b"go\n")
+            report = json.loads(output)
+
+    assert report == {"groups": {name: list(range(10)) for name in "abcd"}, "failed": [*"abcd"]}
 
 
 @pytest.mark.found
