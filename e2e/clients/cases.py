@@ -267,8 +267,28 @@ async def _refused(doing: Awaitable[Any], *names: str) -> None:
         raise CaseFailed("it was not refused")
 
 
+async def fifo(stage: Stage) -> None:
+    """Messages of each message group come one after the other.
+
+    None fails: how often it has tried a message where it is, Python's library does not tell.
+    """
+    groups, each = ("a", "b", "c"), range(8)
+    async with stage.producing("fifo", "FIFO") as (user, topic):
+        for number in each:
+            for group in groups:
+                await user.send(topic, f"{group}-{number}", message_group=group)
+        await user.push("consumer", topic, f"g-{topic}")
+        wanted = [f"{group}-{number}" for group in groups for number in each]
+        await came_true(lambda: set(wanted) <= set(user.texts("consumer")), _ARRIVE_S)
+        got = list(dict.fromkeys(user.texts("consumer")))
+    for group in groups:
+        mine = [text for text in got if text.startswith(group)]
+        if mine != [f"{group}-{number}" for number in each]:
+            raise CaseFailed(f"message group {group} came as {', '.join(mine)}")
+
+
 async def fifo_refused(stage: Stage) -> None:
-    """A message of a message group is refused by name: FIFO is not there yet."""
+    """A message of a message group is refused by a NORMAL topic."""
     await _kind_refused(stage, "FIFO", message_group="group")
 
 
@@ -311,7 +331,7 @@ CASES: Final[Mapping[str, Case]] = {
     for case in (
         push, simple, async_send, properties, tags, bodies, whole_4_mib, body_over_the_limit,
         long_poll, redelivery, change, failed_comes_again, restart, two_groups, three_share,
-        unknown_topic, known_topic, fifo_refused, delay_refused, transaction_refused, sql,
+        unknown_topic, known_topic, fifo, fifo_refused, delay_refused, transaction_refused, sql,
     )
 }  # fmt: skip
 WITH_TLS: Final = (

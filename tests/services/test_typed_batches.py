@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from dledger.broker.key_queues import queue_of_key
 from dledger.broker.message import Columns, Message
 from dledger.broker.produce import encode_produce
+from dledger.broker.topics import Topic
 from dledger.checks.messages import MAX_TIMESTAMP_MS
-from dledger.errors import InvalidArgument, Refused, TopicTypeMismatch
+from dledger.errors import IllegalGroup, InvalidArgument, Refused, TopicTypeMismatch
 from dledger.rpc.status import Code, Rejected
-from dledger.services.batches import checked_batch
+from dledger.services.batches import checked_batch, for_topic
 from dledger.types import MovedFrom, Typed
 
 _MOVED = MovedFrom(topic="orders", generation=2, queue_id=3, offset=4, stored_at_ms=5)
@@ -35,6 +37,24 @@ def test_what_no_batch_has_is_refused(typed: Typed, field: str) -> None:
         with pytest.raises(TopicTypeMismatch, match=f"NORMAL messages, which have no {field}$"):
             checked_batch(batch)
     assert checked_batch(_batch(None, Typed())).typed is None
+
+
+@pytest.mark.parametrize("name", ["g" * 64, "été 7"])
+def test_a_message_group_is_for_fifo_topics_alone(name: str) -> None:
+    """Where it chooses the queue; and a message without one is for no such topic."""
+    fifo = Topic(name="t", type="FIFO", queues=8)
+    normal = Topic(name="t", type="NORMAL", queues=8)
+    typed = Typed(message_group=name)
+
+    batch = checked_batch(for_topic(_batch(typed, typed), fifo, is_typed=True))
+
+    assert batch.queue_id == queue_of_key(name.encode(), 8)
+    with pytest.raises(TopicTypeMismatch, match="takes NORMAL messages, not FIFO"):
+        for_topic(_batch(typed), normal, is_typed=True)
+    with pytest.raises(TopicTypeMismatch, match="takes FIFO messages, not NORMAL"):
+        for_topic(_batch(None), fifo, is_typed=False)
+    with pytest.raises(IllegalGroup, match="row 0 has none"):
+        for_topic(_batch(None, typed), fifo, is_typed=True)
 
 
 @pytest.mark.parametrize(

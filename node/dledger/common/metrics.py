@@ -412,8 +412,8 @@ class _State(Collector):
         )
         yield self._family(
             "fifo_waiting_ratio",
-            "On the leader: messages that wait for their message groups, as a share of the room for "
-            "them, in the fullest FIFO queue of a consumer group",
+            "On the leader: messages that wait for their message groups, as a share of the room "
+            "for them, in the fullest FIFO queue of a consumer group",
             sample.fifo_waiting if sample else {},
             label="consumer_group",
         )
