@@ -15,7 +15,7 @@ from dledger.broker.message import Message
 from dledger.broker.produce import ProduceFrame
 from dledger.broker.queue_positions import Position
 from dledger.broker.results import NOWHERE, Produced
-from dledger.broker.topics import Topic
+from dledger.broker.topics import NORMAL, Topic
 from dledger.calls.caller import Caller
 from dledger.calls.method import Submitted
 from dledger.checks.names import SCOPE_DIGEST_BYTES
@@ -174,7 +174,7 @@ class Sender:
         topic = topics.get(sending.origin.topic)
         if topic is None or topic.compaction is not None or sending.unchecked or topics.full:
             return None
-        if topic.type != sending.kind or sending.is_timed:
+        if topic.type != NORMAL.name or sending.kind != NORMAL.name:
             return None
         return Submitted(
             self._submitted(sending), lambda place: _plain_response(sending, *_placed(place))
