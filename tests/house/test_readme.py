@@ -103,9 +103,18 @@ EVIDENCE = {
         "tests/operator/test_checks.py::test_a_field_that_nothing_acts_on_is_named",
         "tests/house/test_crd_fields.py::test_the_documentation_says_which_fields_are_acted_on",
     ),
+    "SQL92 filters": (
+        "tests/rocketmq/test_expression_scans.py::test_a_consumer_gets_what_matches",
+        "tests/rocketmq/test_expression_scans.py::test_a_new_leader_goes_on_where_the_group_is",
+        "tests/rocketmq/test_expressions.py::test_an_expression_matches",
+    ),
+    "Dead letters": (
+        "tests/broker/test_dead_letters.py::test_each_message_ends_once",
+        "tests/rocketmq/test_dead_letters_moved.py::test_what_a_dead_leader_was_told_the_next_one_moves",
+        "tests/rocketmq/test_dead_letters_moved.py::test_dead_letters_are_listed_sent_back_and_dropped",
+    ),
     "`FIFO`": (
         "tests/rocketmq/test_rocketmq_bad_input.py::test_messages_that_break_a_rule_are_refused",
-        "tests/rocketmq/test_rocketmq_bad_input.py::test_sql_filters_are_refused_by_name",
         "tests/rocketmq/test_rocketmq_protocol.py::test_methods_to_come_are_answered_by_name",
     ),
     "The outage spool for other": (
