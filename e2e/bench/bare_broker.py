@@ -17,9 +17,10 @@ import uvloop
 from dledger.broker.redelivery import DEFAULT
 from dledger.broker.topics import NORMAL, Topic
 from dledger.calls.admission import AdmissionControl
+from dledger.calls.caller import Caller
 from dledger.requests.outflow import Outflow
 from dledger.rocketmq.routes import message_queues
-from dledger.rocketmq.telemetry import Telemetry
+from dledger.rocketmq.telemetry import Subscribed, Telemetry
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME, definition, service
 from dledger.rpc.status import ok
 from e2e.bench.bare_server import bare_server, serve
@@ -75,9 +76,14 @@ def _handler(port: int) -> grpc.GenericRpcHandler:
         name: grpc.unary_unary_rpc_method_handler(_served(answer)) for name, answer in unary.items()
     }
     handlers["Telemetry"] = grpc.stream_stream_rpc_method_handler(
-        Telemetry(AdmissionControl(), Outflow(), lambda _: DEFAULT).serve
+        Telemetry(AdmissionControl(), Outflow(), lambda *_: Subscribed(DEFAULT), _nothing).serve
     )
     return grpc.method_handlers_generic_handler(SERVICE_NAME, handlers)
+
+
+async def _nothing(caller: Caller) -> None:
+    """Wait for no state: there is none."""
+    del caller
 
 
 def _served(answer: Callable[[bytes], bytes]) -> Callable[[bytes, Any], Awaitable[bytes]]:

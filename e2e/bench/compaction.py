@@ -12,6 +12,7 @@ then retention. CPU is this thread's; on a busy machine others' use of the cache
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import random
@@ -35,6 +36,7 @@ from dledger.broker.rekeep import Rekeep
 from dledger.broker.results import Rekept
 from dledger.broker.state import BrokerState
 from dledger.broker.topics import Compaction
+from dledger.common.memory import collect_seldom, keep_blocks
 from dledger.common.offset_set import OffsetSet
 from dledger.errors import DledgerError
 from dledger.replica.compacting import Claim, due_of, find_going, may_be_copied
@@ -262,6 +264,7 @@ def play(keys: int, churn: int, hours: int, seed: int) -> list[dict[str, float]]
     marks, period, most, known = list[int](), Period(), 0.0, 0
     for hour in range(1, hours + 1):
         played.now_ms += _HOUR_MS
+        gc.freeze()  # what is played has millions of objects that no node has
         new, known = known, keys * min(hour, _FIRST_HOURS) // _FIRST_HOURS
         played.produce(order[new:known])
         played.produce([order[played.random.randrange(known)] for _ in range(churn)])
@@ -360,6 +363,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--hours", type=int, default=432)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args(argv)
+    keep_blocks()
+    collect_seldom()  # as a node does
     churn = round(args.keys * args.churn_percent / 100)
     before = os.getloadavg()[0]
     lines = judge(play(args.keys, churn, args.hours, args.seed))

@@ -6,6 +6,7 @@
     ├── Refused                 the request cannot be served as asked; the caller must change it
     │   ├── InvalidArgument
     │   │   ├── LimitReached    (the group has as many topics, queues or groups as it may)
+    │   │   ├── IllegalKey / IllegalGroup / SeveralQueues  (what chooses a message's queue)
     │   │   └── FilterInUse     (members of the consumer group ask with another filter)
     │   ├── Unsupported         (not implemented yet; the message names the feature)
     │   ├── NotServed           (a client's word: nothing at that port knows the call)
@@ -70,10 +71,19 @@ class LimitReached(InvalidArgument):
 
 
 class FilterInUse(InvalidArgument):
-    """A consumer group's members ask for the topic with another filter, and one of the two is SQL.
+    """A consumer group's members ask for the topic with another filter, and only one is served.
 
-    Where that is, what one passes over is not kept for the other; so only one is served.
+    One of the two is SQL, or the topic is FIFO: then what one passes over is not kept for others.
     """
+
+    @classmethod
+    def of_order(cls, filter_text: str) -> Self:
+        """Return the refusal of a filter of a FIFO topic beside this one."""
+        return cls(
+            f"this consumer group asks for the topic with filter {filter_text!r}, and a FIFO topic "
+            "has one filter a group: use another group, or wait until nobody has asked with that "
+            "one for ten minutes"
+        )
 
     @classmethod
     def of(cls, filter_text: str) -> Self:
@@ -104,14 +114,26 @@ class IllegalKey(InvalidArgument):
         )
 
 
+class IllegalGroup(InvalidArgument):
+    """A message for a FIFO topic has no message group."""
+
+    def __init__(self, topic: str, found: str) -> None:
+        """*found* says which message has what instead."""
+        super().__init__(
+            f"topic {topic!r} is FIFO: each message has a message group there, by which it is "
+            f"ordered, and {found}; give it one, or send to a topic of type NORMAL"
+        )
+
+
 class SeveralQueues(InvalidArgument):
     """A batch is of several queues, of which its topic chooses one for each message.
 
-    In a compacted topic the key does, in one of type PRIORITY the priority. A batch is of one.
+    In a compacted topic the key does, in a FIFO one the message group, in one of type PRIORITY the
+    priority. A batch is of one.
 
     Attributes:
-        queues: How many queues the topic has; a key is in that of its CRC32C modulo this number,
-            and a priority in that of its own number, or in the last one.
+        queues: How many queues the topic has; a key or message group is in that of its CRC32C
+            modulo this number, a priority in that of its own number, or in the last one.
     """
 
     def __init__(self, sentence: str, *, queues: int) -> None:
@@ -119,12 +141,15 @@ class SeveralQueues(InvalidArgument):
         self.queues = queues
 
     @classmethod
-    def of(cls, topic: str, rows: Sequence[tuple[int, int]], *, queues: int) -> Self:
-        """Return the error; *rows* has some of the batch's, each with the queue of its key."""
+    def of(
+        cls, topic: str, rows: Sequence[tuple[int, int]], *, queues: int, by: str = "keys"
+    ) -> Self:
+        """Return the error; *rows* has some of the batch's, each with its queue by *by*."""
         named = ", ".join(f"row {row} in queue {queue_id}" for row, queue_id in rows)
+        kind = "compacted" if by == "keys" else "FIFO"
         return cls(
-            f"topic {topic!r} is compacted, and the keys of this batch are of several of its "
-            f"{queues} queues ({named}): send what is of one queue (CRC32C of the key modulo "
+            f"topic {topic!r} is {kind}, and the {by} of this batch are of several of its "
+            f"{queues} queues ({named}): send what is of one queue (CRC32C of the {by[:-1]} modulo "
             f"{queues}) in one batch, or single records",
             queues=queues,
         )

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeAlias
 
 import grpc.aio
 
+from dledger.broker.topics import FIFO, NORMAL
 from dledger.errors import DiskFull, DledgerError, NotLeader, OutcomeUnknown, Overloaded, Refused
 from dledger.requests.forward import NOTHING_HAPPENED
 from dledger.rpc.channel import outcome_of
@@ -26,14 +27,19 @@ from dledger_sim.call import Asked, SimCall
 from dledger_sim.checkers import ViolationError
 from dledger_sim.deliveries import Deliveries, Lease, Place
 from dledger_sim.loop import MS, ProcessLoop, S
+from dledger_sim.ordered import Ordered
 from dledger_sim.senders import Told
 from dledger_sim.wire import Wire, one
 
 CALLED: Final = "called"
-"""The topic of all of them, made on its first use."""
+"""The topic of all of them, made on its first use unless it is FIFO."""
 _CONSUMERS: Final = "callers"
 _APPEND_PATH: Final = "/dledger.v1.Ledger/Append"
+_CREATE_PATH: Final = "/dledger.v1.Topics/CreateTopic"
+_IN_ORDER: Final = 0.4
 _BATCH: Final = 4
+_GROUPS: Final = 3
+_QUEUES: Final = 2
 _PAUSE_US: Final = 60 * MS
 _PATIENT_S: Final = 5.0
 _NO_LEADER: Final = str(NotLeader(None))
@@ -56,6 +62,7 @@ class CallOptions:
         consumers: How many clients receive.
         invisible_ms: How long they hide what they receive.
         links_only: Whether only followers are asked, as long as there are any.
+        in_order: Whether their topic is FIFO.
     """
 
     senders: int = 1
@@ -66,6 +73,7 @@ class CallOptions:
     consumers: int = 1
     invisible_ms: int = 1000
     links_only: bool = False
+    in_order: bool = False
 
     @classmethod
     def draw(cls, rng: Random) -> CallOptions:
@@ -79,7 +87,13 @@ class CallOptions:
             consumers=rng.choice((1, 2)),
             invisible_ms=rng.choice((300, 1000, 3000)),
             links_only=rng.random() < 0.5,
+            in_order=rng.random() < _IN_ORDER,
         )
+
+
+def group_of(number: int) -> str:
+    """Return the message group of a sender's message."""
+    return f"group {number % _GROUPS}"
 
 
 class _Caller:
@@ -127,6 +141,18 @@ class _Caller:
         )
         return SimCall(self.wire, self.loop, node, one(request.SerializeToString()), asked)
 
+    async def make_topic(self) -> None:
+        """Make the FIFO topic of all callers; ask until it is there."""
+        request = pb.CreateTopicRequest(name=CALLED, type=FIFO.name, queues=_QUEUES)
+        while True:
+            try:
+                await _only(self.ask(_CREATE_PATH, request, self.timeout_s()))
+            except grpc.aio.AioRpcError as error:
+                _meaning_of(error)
+                await self.pause()
+            else:
+                return
+
     def timeout_s(self) -> float:
         """Draw a deadline."""
         return _PATIENT_S if self.wire.cluster.calm else self.rng.choice(self.options.timeout_s)
@@ -140,6 +166,8 @@ class CallingSender(_Caller):
         self.sent: list[Told] = []
 
     async def _run(self) -> None:
+        if self.options.in_order:
+            await self.make_topic()
         free = asyncio.Semaphore(self.options.at_once)
         sends: set[asyncio.Task[None]] = set()
         for number in range(self.options.messages):
@@ -174,14 +202,22 @@ class CallingSender(_Caller):
     def _id(self, number: int) -> str:
         return f"01{self.name}-{number:08X}"
 
+    @property
+    def _type(self) -> str:
+        return FIFO.name if self.options.in_order else NORMAL.name
+
+    def _group(self, number: int) -> str:
+        return group_of(number) if self.options.in_order else ""
+
     async def _send_message(self, number: int) -> Outcome:
         message = definition.Message(
             topic=definition.Resource(name=CALLED),
             system_properties=definition.SystemProperties(
                 message_id=self._id(number),
-                message_type=definition.MessageType.NORMAL,
+                message_type=definition.MessageType.Value(self._type),
                 body_encoding=definition.Encoding.IDENTITY,
                 born_host=self.name,
+                message_group=self._group(number) or None,
             ),
             body=self._body(number),
         )
@@ -196,7 +232,12 @@ class CallingSender(_Caller):
         return meaning_of(response.status)
 
     async def _append(self, number: int) -> Outcome:
-        record = pb.Record(message_id=self._id(number), body=self._body(number), born_at_ms=0)
+        record = pb.Record(
+            message_id=self._id(number),
+            body=self._body(number),
+            born_at_ms=0,
+            typed=pb.Typed(message_group=group) if (group := self._group(number)) else None,
+        )
         request = pb.AppendRequest(client_id=self.name, topic=CALLED, queue_id=-1, records=[record])
         try:
             raw = await _only(self.ask(_APPEND_PATH, request, self.timeout_s()))
@@ -242,15 +283,25 @@ class _Receive:
 class CallingConsumer(_Caller):
     """Receives by ReceiveMessage, at any node, and acknowledges by AckMessage, at any other."""
 
-    def __init__(self, name: str, wire: Wire, options: CallOptions, deliveries: Deliveries) -> None:
+    def __init__(
+        self,
+        name: str,
+        wire: Wire,
+        options: CallOptions,
+        deliveries: Deliveries,
+        ordered: Ordered,
+    ) -> None:
         super().__init__(name, wire, options)
         self._deliveries, self._asked, self._stopping = deliveries, 0, False
+        self._ordered = ordered
 
     def stop(self) -> None:
         """Let it end when it has done what it does."""
         self._stopping = True
 
     async def _run(self) -> None:
+        if self.options.in_order:
+            await self.make_topic()
         while not self._stopping:
             self._asked += 1
             receive = _Receive(f"{self.name}-{self._asked}", self.clock.now_us)
@@ -260,6 +311,12 @@ class CallingConsumer(_Caller):
             handed = [self._take(receive, message) for message in receive.messages]
             if len({place for place, _ in handed}) < len(handed):
                 raise ViolationError(f"a message is twice in one answer: {handed}")
+            if self.options.in_order:
+                names = [each.system_properties.message_group for each in receive.messages]
+                rows = [(*one, name) for one, name in zip(handed, names, strict=True)]
+                self._ordered.note(
+                    receive.attempt_id, [(place, name, lease) for place, lease, name in rows]
+                )
             if handed and (self.wire.cluster.calm or self.rng.random() < 0.8):
                 await self._acknowledge(handed)
             await self.pause()
@@ -324,7 +381,7 @@ class CallingConsumer(_Caller):
         )
         for _ in range(self.rng.randint(1, self.options.tries)):
             for _, lease in handed:
-                self._deliveries.note_ack(lease)
+                self._deliveries.note_ack(lease, self.clock.now_us)
             call = self.ask(f"/{SERVICE_NAME}/AckMessage", request, self.timeout_s())
             try:
                 response = service.AckMessageResponse.FromString(await _only(call))

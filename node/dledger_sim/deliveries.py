@@ -26,6 +26,7 @@ class Lease:
         arrived_us: When its consumer had it.
         least_us: The lease lasts until then, or longer: it began after the receive did.
         acks: How many acknowledgements were sent.
+        first_ack_us: When the first of them was.
         is_doubtful: Whether one of them may have been carried out, as far as is known.
     """
 
@@ -35,16 +36,21 @@ class Lease:
     arrived_us: int
     least_us: int
     acks: int = 0
+    first_ack_us: int = 0
     is_doubtful: bool = False
 
 
 @dataclass(slots=True)
 class Deliveries:
-    """All that one group's consumers were told."""
+    """All that one group's consumers were told.
+
+    In a FIFO topic (*in_order*) only the delivery of its group's oldest message counts.
+    """
 
     leases: dict[Place, list[Lease]] = field(default_factory=dict)
     acknowledged_us: dict[Place, int] = field(default_factory=dict)
     received: int = 0
+    in_order: bool = False
 
     def note(self, place: Place, lease: Lease, *, began_us: int) -> None:
         """Check a delivery of a receive that began at *began_us*. Raises ViolationError."""
@@ -68,13 +74,15 @@ class Deliveries:
                 f"{place} is handed out at {lease.arrived_us} us, and is leased to another "
                 f"consumer until {other.least_us} us at least"
             )
-        if began_us > other.arrived_us and lease.attempt <= other.attempt:
+        if began_us > other.arrived_us and lease.attempt < other.attempt + (not self.in_order):
             raise ViolationError(
                 f"{place} is delivered for the {lease.attempt}. time behind the {other.attempt}."
             )
 
-    def note_ack(self, lease: Lease) -> None:
+    def note_ack(self, lease: Lease, now_us: int = 0) -> None:
         """Note that an acknowledgement is sent: it may be carried out from now on."""
+        if not lease.acks:
+            lease.first_ack_us = now_us
         lease.acks += 1
         lease.is_doubtful = True
 

@@ -23,7 +23,7 @@ from dledger_sim.audit import (
     numbers_stored,
     places_of,
 )
-from dledger_sim.callers import CALLED, CallingConsumer, CallingSender, CallOptions
+from dledger_sim.callers import CALLED, CallingConsumer, CallingSender, CallOptions, group_of
 from dledger_sim.checkers import ViolationError
 from dledger_sim.clients import TOPIC, Maker
 from dledger_sim.cluster import Cluster
@@ -31,6 +31,7 @@ from dledger_sim.deliveries import Deliveries, Place
 from dledger_sim.loop import S, generators_end_unseen
 from dledger_sim.nemesis import Nemesis
 from dledger_sim.options import Options, draws_makes
+from dledger_sim.ordered import Ordered
 from dledger_sim.process import Process
 from dledger_sim.senders import FIRST_STOLEN, KINDS, IdThief, Sender, SenderOptions
 from dledger_sim.wire import Wire, WireOptions
@@ -317,12 +318,12 @@ class Calls:
 
     def __init__(self, wire: Wire, options: CallOptions) -> None:
         self._wire, self._cluster = wire, wire.cluster
-        self.deliveries = Deliveries()
+        self.deliveries, self._ordered = Deliveries(in_order=options.in_order), Ordered()
         self.senders = [
             CallingSender(f"calling-{n}", wire, options) for n in range(options.senders)
         ]
         self._consumers = [
-            CallingConsumer(f"consuming-{n}", wire, options, self.deliveries)
+            CallingConsumer(f"consuming-{n}", wire, options, self.deliveries, self._ordered)
             for n in range(options.consumers)
         ]
 
@@ -365,6 +366,8 @@ class Calls:
         """Compare what was told with what a node has. Raises ViolationError."""
         stored = bodies_stored(process, CALLED)
         self.deliveries.check_stored({place: body for place, (_, body) in stored.items()})
+        numbers = {place: int(body.partition(b" ")[0]) for place, (_, body) in stored.items()}
+        self._ordered.check((place, group_of(number)) for place, number in numbers.items())
         for sender in self.senders:
             found: dict[int, list[Place]] = {}
             for place, (client, body) in stored.items():

@@ -285,7 +285,9 @@ class _World:
     # -- what must be so -------------------------------------------------------------------------
 
     def deliveries(self, queue_id: int) -> QueueDeliveries | None:
-        return self.log.state.groups._peek("g", "t", queue_id)
+        found = self.log.state.groups._peek("g", "t", queue_id)
+        assert found is None or isinstance(found, QueueDeliveries)
+        return found
 
     def check(self) -> None:
         filters = self.log.state.groups._group("g").filters("t")

@@ -50,7 +50,7 @@ def _tags(log: Log, tags: str) -> None:
 
 def _deliveries(log: Log) -> QueueDeliveries:
     found = log.state.groups._peek("g", "t", 0)
-    assert found is not None
+    assert isinstance(found, QueueDeliveries)
     return found
 
 

@@ -113,7 +113,17 @@ EVIDENCE = {
         "tests/rocketmq/test_dead_letters_moved.py::test_what_a_dead_leader_was_told_the_next_one_moves",
         "tests/rocketmq/test_dead_letters_moved.py::test_dead_letters_are_listed_sent_back_and_dropped",
     ),
-    "`FIFO`": (
+    "FIFO topics": (
+        "tests/system/test_fifo_live.py::test_each_group_keeps_its_order_when_the_leader_is_killed",
+        "tests/sim/test_fifo_at_the_edge.py::test_message_groups_keep_their_order_whatever_happens_between",
+        "tests/broker/test_fifo.py::test_messages_of_a_group_come_one_after_the_other_whatever_happens",
+    ),
+    "`DELAY` topics": (
+        "tests/rocketmq/test_sdk.py::test_a_delayed_message_comes_when_it_is_due_or_is_recalled",
+        "tests/system/test_delayed_live.py::test_each_message_is_delivered_once_though_the_leader_is_killed",
+        "tests/rocketmq/test_delayed_messages.py::test_a_recalled_message_is_not_delivered",
+    ),
+    "`TRANSACTION`": (
         "tests/rocketmq/test_rocketmq_bad_input.py::test_messages_that_break_a_rule_are_refused",
         "tests/rocketmq/test_rocketmq_protocol.py::test_methods_to_come_are_answered_by_name",
     ),

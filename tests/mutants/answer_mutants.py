@@ -143,7 +143,7 @@ ANSWER_MUTANTS = (
     ),
     Mutant(
         name="a longer lease is cut by a late word that it moves",
-        file="broker/deliveries.py",
+        file="broker/held_leases.py",
         old=" or (lease.arrived and not arrived):\n",
         new=":\n",
         why="what a consumer works on is given to another",

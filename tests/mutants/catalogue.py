@@ -14,10 +14,12 @@ from tests.mutants.door_mutants import DOOR_MUTANTS
 from tests.mutants.edge_mutants import EDGE_MUTANTS
 from tests.mutants.erase_mutants import ERASE_MUTANTS
 from tests.mutants.erased_mutants import ERASED_MUTANTS
+from tests.mutants.fifo_mutants import FIFO_MUTANTS
 from tests.mutants.filter_mutants import FILTER_MUTANTS
 from tests.mutants.force_mutants import FORCE_MUTANTS
 from tests.mutants.gate_mutants import GATE_MUTANTS
 from tests.mutants.growth_mutants import GROWTH_MUTANTS
+from tests.mutants.held_mutants import HELD_MUTANTS
 from tests.mutants.identity_mutants import IDENTITY_MUTANTS
 from tests.mutants.keeping_mutants import KEEPING_MUTANTS
 from tests.mutants.link_mutants import LINK_MUTANTS
@@ -37,6 +39,7 @@ from tests.mutants.sidecar_mutants import SIDECAR_MUTANTS
 from tests.mutants.store_mutants import STORE_MUTANTS
 from tests.mutants.table_mutants import TABLE_MUTANTS
 from tests.mutants.time_mutants import TIME_MUTANTS
+from tests.mutants.timer_mutants import TIMER_MUTANTS
 from tests.mutants.witness_mutants import WITNESS_MUTANTS
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -58,7 +61,10 @@ MUTANTS: tuple[Mutant, ...] = (
     *CONSUMER_MUTANTS,
     *SEEK_MUTANTS,
     *DEAD_LETTER_MUTANTS,
+    *HELD_MUTANTS,
+    *TIMER_MUTANTS,
     *ERASED_MUTANTS,
+    *FIFO_MUTANTS,
     *FILTER_MUTANTS,
     *ANSWER_MUTANTS,
     *DOOR_MUTANTS,

@@ -189,8 +189,8 @@ COMPACTED_MUTANTS = (
     Mutant(
         name="compacted: SendMessage goes to the queues in turn",
         file="rocketmq/sending.py",
-        old="        if topic.compaction is None:\n            offsets",
-        new="        if topic.name:\n            offsets",
+        old="        if chooses_queues(topic):\n            offsets",
+        new="        if not topic.name:\n            offsets",
         why="the state refuses all of it",
         checks=(_DOORS,),
     ),
@@ -205,8 +205,8 @@ COMPACTED_MUTANTS = (
     Mutant(
         name="compacted: a door's batch is stored as it is",
         file="server/door_batches.py",
-        old="topics.full or topic is None or topic.compaction is not None:",
-        new="topics.full or topic is None:",
+        old="topic is not None and topic.compaction is None and topic.type",
+        new="topic is not None and topic.type",
         why="the state refuses all calls of it",
         checks=(_DOORS,),
     ),
@@ -237,7 +237,7 @@ COMPACTED_MUTANTS = (
     Mutant(
         name="compacted: a joined batch of several queues is refused for all",
         file="services/producing.py",
-        old="isinstance(refused, IllegalKey | SeveralQueues)",
+        old="isinstance(refused, _OF_SOME)",
         new="isinstance(refused, MessageIdConflict)",
         why="callers are told that theirs cannot be stored, though it can",
         checks=(_DOORS,),

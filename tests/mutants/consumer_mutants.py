@@ -92,7 +92,7 @@ CONSUMER_MUTANTS = (
     ),
     Mutant(
         name="what was given back stays in its client's hands",
-        file="broker/deliveries.py",
+        file="broker/held_leases.py",
         old="            self._let_go(offset, lease)\n            self.leases[offset]",
         new="            self.leases[offset]",
         why="a client that parts ends leases that are another's by now",

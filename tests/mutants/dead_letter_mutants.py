@@ -51,7 +51,7 @@ DEAD_LETTER_MUTANTS = (
     ),
     Mutant(
         name="a change that is sent again changes the end again",
-        file="broker/deliveries.py",
+        file="broker/held_leases.py",
         old="            return lease.receive_id\n        if not self.give_back",
         new="            receive_id = lease.receive_id\n        if not self.give_back",
         why="a failover makes the first handle that was answered stale",

@@ -164,8 +164,8 @@ FILTER_MUTANTS = (
     Mutant(
         name="no filter is ever gone",
         file="broker/group_filters.py",
-        old="            if not _is_gone(use, now_ms):\n",
-        new="            if True:\n",
+        old="            if not _is_gone(use, now_ms):\n                break\n",
+        new="            if True:\n                break\n",
         why="what nobody asks for any more fills the room, and the others wait for ever",
         checks=(_FILTERS,),
     ),
@@ -197,9 +197,8 @@ FILTER_MUTANTS = (
     Mutant(
         name="what is kept for one filter goes with another",
         file="broker/group_filters.py",
-        old="                if not self._named[code]:\n"
-        "                    del self._named[code]\n",
-        new="                del self._named[code]\n",
+        old="            if not self._named[code]:\n                del self._named[code]\n",
+        new="            del self._named[code]\n",
         why="the end of one filter takes messages from those that share a tag with it",
         checks=(_FILTERS,),
     ),

@@ -8,7 +8,7 @@ _SEEKING = "tests/broker/test_seeking.py"
 _HISTORIES = "tests/broker/test_filter_histories.py"
 _OFFSETS = "tests/rocketmq/test_offsets.py"
 _ADMIN = "tests/requests/test_group_admin.py"
-_SOUGHT = "        sought = QueueDeliveries(offset, self.edition)\n"
+_SOUGHT = "        sought = kind(offset, self.edition)\n"
 
 SEEK_MUTANTS = (
     Mutant(
@@ -41,17 +41,17 @@ SEEK_MUTANTS = (
     Mutant(
         name="what was kept for slower filters counts after a seek",
         file="broker/consumer_group.py",
-        old="            before.kept.leave()\n        sought",
-        new="            pass\n        sought",
+        old="            before.kept.leave()\n        kind",
+        new="            pass\n        kind",
         why="room for filters fills up with each seek, until all of them wait",
         checks=(_SEEKING, _HISTORIES),
     ),
     Mutant(
         name="a seek wakes nobody",
         file="broker/consumer_groups.py",
-        old="            group.seek(command.topic, each.queue_id, each.offset)\n"
+        old="            group.seek(command.topic, each.queue_id, queue, each.offset)\n"
         "            self._changes.leases.add((group.name, command.topic, each.queue_id))\n",
-        new="            group.seek(command.topic, each.queue_id, each.offset)\n",
+        new="            group.seek(command.topic, each.queue_id, queue, each.offset)\n",
         why="polls wait beside what the group is to read again",
         checks=(_SEEKING,),
     ),
@@ -66,8 +66,8 @@ SEEK_MUTANTS = (
     Mutant(
         name="a new group begins with the oldest message, whatever was asked for",
         file="broker/consumer_group.py",
-        old="            found = QueueDeliveries(self.beginning.in_queue(queue), self.edition)\n",
-        new="            found = QueueDeliveries(queue.first, self.edition)\n",
+        old="            found = kind(self.beginning.in_queue(queue), self.edition)\n",
+        new="            found = kind(queue.first, self.edition)\n",
         why="an audit that is to begin now gets three days of messages",
         checks=(_SEEKING, _ADMIN),
     ),

@@ -66,8 +66,8 @@ SIDECAR_MUTANTS: Final = (
     Mutant(
         name="an unknown outcome is forgotten by the disk",
         file="spool/payload.py",
-        old="            _TRIED * message.tried | _WENT_BACK * message.went_back,\n",
-        new="            _WENT_BACK * message.went_back,\n",
+        old="    flags = _TRIED * message.tried | _WENT_BACK * message.went_back\n",
+        new="    flags = _WENT_BACK * message.went_back\n",
         why="after a restart of the sidecar nobody knows of it",
         checks=(_LANES,),
     ),

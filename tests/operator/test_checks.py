@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from dledger.broker.topics import SERVED
 from dledger_operator.api.reasons import Reason
 from dledger_operator.api.spec import BrokerGroup, Spec
-from dledger_operator.decisions.checks import ACTED_ON, leaves, problems, verdict
+from dledger_operator.decisions.checks import ACTED_ON, SERVED_TYPES, leaves, problems, verdict
 from dledger_operator.observed.observed import CompactionSeen, Observed, TopicSeen
 from tests.operator.backup_samples import ON_CLAIM, STORE
 from tests.operator.samples import GROUP_ID, body, bootstrapped, converged, group, volumes
@@ -18,7 +19,7 @@ TIME = "2031-05-06T07:08:09Z"
 NOT_YET: list[tuple[str, dict[str, Any]]] = [
     ("spec.storage.deletionPolicy", {"storage": {"deletionPolicy": "Delete"}}),
     ("spec.storage.autoGrow.enabled", {"storage": {"autoGrow": {"enabled": True}}}),
-    ("spec.topics[a].type", {"topics": [{"name": "a", "type": "FIFO"}]}),
+    ("spec.topics[a].type", {"topics": [{"name": "a", "type": "DELAY"}]}),
     ("spec.tls.enabled", {"tls": {"enabled": True}}),
     ("spec.tls.issuerRef.name", {"tls": {"issuerRef": {"name": "ca"}}}),
     ("spec.auth.enabled", {"auth": {"enabled": True}}),
@@ -278,6 +279,25 @@ def test_a_topic_is_compared_with_what_there_is() -> None:
     assert other.startswith("spec.topics[a].type=NORMAL: the topic is FIFO")
     assert other.endswith("; set it back to FIFO")
     assert problems(of, converged(of, topics=None)) == ()
+
+
+def test_a_fifo_topic_is_made_and_stays_as_it_was_made() -> None:
+    """Its message groups lie in so many queues; and a key cannot choose the queue as well."""
+    asked = {"name": "a", "queues": 4, "type": "FIFO"}
+    of = bootstrapped({"topics": [asked]})
+
+    def sentences(queues: int) -> list[str]:
+        seen = {"a": TopicSeen("FIFO", queues)}
+        return [each.message for each in problems(of, converged(of, topics=seen))]
+
+    assert sentences(4) == []
+    (more,), (fewer,) = sentences(2), sentences(8)
+    assert more.startswith("spec.topics[a].queues=4: the topic is FIFO, and the queue of a message")
+    assert fewer.startswith("spec.topics[a].queues=4: the topic has 8 queues")
+    both = bootstrapped({"topics": [asked | {"compaction": {"enabled": True}}]})
+    (refused,) = problems(both, converged(both, topics=None))
+    assert "a FIFO topic is not compacted" in refused.message
+    assert SERVED_TYPES == SERVED
 
 
 @pytest.mark.parametrize(

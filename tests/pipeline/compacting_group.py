@@ -330,7 +330,7 @@ class _Node(LogBackend):
     """One of the nodes."""
 
     def __init__(self, group: CompactingGroup, number: int) -> None:
-        super().__init__(group.log, GROUP_ID, 0, "", group.state)
+        super().__init__(group.log, GROUP_ID, committed=0, role="", state=group.state)
         self.group, self.number = group, number
 
     def committed_log(self) -> CommittedLog:

@@ -28,25 +28,29 @@ class LogBackend(PartOfAdminBackend):
         self,
         log: CommitLog | None,
         group_id: str,
+        *,
         committed: int,
         role: str,
         state: BrokerState | None = None,
+        behind: int = 0,
     ) -> None:
         self.log = log
         self.group_id = group_id
         self.committed = committed
         self.role = role
         self.state = state or BrokerState()
+        self.behind = behind
 
     def committed_log(self) -> CommittedLog:
         """Return the log, as the node does."""
         if self.log is None:
             raise NotJoined
+        self.behind = max(self.behind - 1, 0)
         return CommittedLog(
             group="orders",
             group_id=self.group_id,
             log=self.log,
-            last_index=self.committed,
+            last_index=self.committed - self.behind,
             kept_from=max(self.log.first_index, self.state.first_index),
             applied_index=self.state.applied_index or self.committed,
             topics=self.state.topics,
@@ -63,7 +67,7 @@ class LogBackend(PartOfAdminBackend):
             role=self.role,
             term=1,
             leader_id="",
-            commit_index=self.committed,
+            commit_index=self.committed - self.behind,
             applied_index=self.committed,
             last_index=self.committed,
             synced_index=self.committed,
@@ -76,6 +80,7 @@ class LogBackend(PartOfAdminBackend):
             storage_capacity_bytes=0,
             writes_refused_reason="",
             recovered_to=0,
+            now_ms=int(self.role == "leader"),
         )
 
 
@@ -94,10 +99,12 @@ def export_server(
     role: str = "follower",
     state: BrokerState | None = None,
     without: str = "",
+    behind: int = 0,
 ) -> Iterator[str]:
     """Serve the log of a data directory (None: of an Unjoined node); give the address.
 
     *state* is the broker's, of some entry; *without* a method that an older node does not have.
+    The node learns of its last *behind* committed entries one by one, each time it is asked.
     """
     log, group_id = None, ""
     if directory is not None:
@@ -112,7 +119,7 @@ def export_server(
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     try:
-        backend = LogBackend(log, group_id, last, role, state)
+        backend = LogBackend(log, group_id, committed=last, role=role, state=state, behind=behind)
         serving = _serve(backend, without)
         server, port = asyncio.run_coroutine_threadsafe(serving, loop).result(10)
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,17 +13,19 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from dledger_pipeline.archive import catalog
+from dledger_pipeline.archive import catalog, kept_log
 from dledger_pipeline.errors import ForeignGroup, NoBackup, NodeUnavailable, RangeNotAvailable
 from dledger_pipeline.jobs.backup import BackupRequest, backup
 from dledger_pipeline.jobs.progress import Progress
 from dledger_pipeline.jobs.runner import RunnerName
 from dledger_pipeline.object_store.store import Store
+from tests.pipeline.export_server import export_server
 from tests.pipeline.live_group import LiveGroup
-from tests.pipeline.logs import contents
+from tests.pipeline.logs import contents, data_directory, entries
 from tests.waiting import eventually_blocking
 
 _TARGET_BYTES = 1 << 20
+_ENTRIES = entries(200)
 
 
 def _store(directory: Path, name: str) -> Store:
@@ -177,3 +180,43 @@ def test_what_no_node_has_is_refused_before_anything_is_written(
         _backup(store, group, endpoints=("127.0.0.1:1",))
 
     assert contents(store) == {}
+
+
+@pytest.mark.slow
+def test_a_backup_waits_for_a_node_that_is_a_moment_behind(tmp_path: Path) -> None:
+    """What was acknowledged before it began is in it, though the leader is not read from."""
+    said, result = _backup_of_a_node_behind(tmp_path, behind=5)
+
+    assert result["lastIndex"] == len(_ENTRIES)
+    assert "before what is committed" not in said
+
+
+@pytest.mark.slow
+def test_a_backup_of_a_node_that_stays_behind_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is better than none, but nobody takes it for all."""
+    monkeypatch.setattr(kept_log, "_CATCH_UP_S", 0.0)
+
+    said, result = _backup_of_a_node_behind(tmp_path, behind=150)
+
+    last = result["lastIndex"]
+    assert isinstance(last, int)
+    assert 0 < last < len(_ENTRIES)
+    assert re.search(
+        r"will end before what is committed: .* has entry \d+, the group has 200", said
+    )
+
+
+def _backup_of_a_node_behind(directory: Path, behind: int) -> tuple[str, dict[str, object]]:
+    data = [data_directory(directory / str(number), _ENTRIES) for number in range(2)]
+    said: list[str] = []
+    with (
+        export_server(data[0], role="leader") as leader,
+        export_server(data[1], behind=behind) as follower,
+    ):
+        request = BackupRequest(
+            endpoints=(leader, follower), store=_store(directory, "store"), runner=RunnerName.PLAIN
+        )
+        result = backup(request, Progress("backup", said.append))
+    return "\n".join(said), result

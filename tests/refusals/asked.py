@@ -22,6 +22,8 @@ from tests.refusals.wire import Pairs, prefixed
 from tests.requests.rocketmq_client import message
 
 TOPIC, GROUP = "orders", "billing"
+ORDERED = "transfers"
+"""A topic that is FIFO, with two queues."""
 TABLE = "prices"
 """A topic that is compacted, with two queues."""
 SECRET = bytes(range(32))
@@ -379,7 +381,10 @@ def _messages() -> Iterator[Asked]:
         "key: blank": {"keys": ["a", " "]},
         "keys: too large": {"keys": ["x" * 70_000]},
         "encoding: unknown": {"body_encoding": 99},
-        "type: FIFO": {"message_type": kinds.FIFO},
+        "type: FIFO": {"message_type": kinds.FIFO, "message_group": "g"},
+        "type: FIFO without a message group": {"message_type": kinds.FIFO},
+        "message group: too long": {"message_type": kinds.FIFO, "message_group": "g" * 65},
+        "message group: with a blank": {"message_type": kinds.FIFO, "message_group": " g"},
         "type: DELAY": {"message_type": kinds.DELAY},
         "type: TRANSACTION": {"message_type": kinds.TRANSACTION},
         "type: unknown": {"message_type": 77},
@@ -595,7 +600,7 @@ def _ledger() -> Iterator[Asked]:
         "type: unknown": pb.CreateTopicRequest(name="another", type="NONE", queues=1),
         **{
             f"type: {kind}": pb.CreateTopicRequest(name="another", type=kind, queues=1)
-            for kind in ("FIFO", "DELAY", "TRANSACTION", "PRIORITY", "LITE")
+            for kind in ("DELAY", "TRANSACTION", "PRIORITY", "LITE")
         },
         "type: FIFO, compacted": pb.CreateTopicRequest(
             name="another", type="FIFO", queues=1, compaction=pb.Compaction()
@@ -605,6 +610,50 @@ def _ledger() -> Iterator[Asked]:
         "exists with other queues": pb.CreateTopicRequest(name=TOPIC, queues=3),
     }.items():
         yield bad("Topics/CreateTopic", what, topic)
+
+
+def in_order() -> Iterator[Asked]:
+    """Yield the calls that are refused because a topic, `ORDERED`, is FIFO."""
+    kind = definition.MessageType.FIFO
+    grouped = sent(topic=ORDERED, message_type=kind, message_group="g")
+    yield bad("SendMessage", "FIFO: a NORMAL message", send(sent(topic=ORDERED)))
+    yield bad(
+        "SendMessage",
+        "FIFO: a priority beside the message group",
+        send(sent(topic=ORDERED, message_type=kind, message_group="g", priority=1)),
+    )
+    two = send(grouped, sent(2, topic=ORDERED))
+    yield bad("SendMessage", "FIFO: a NORMAL message as the second", two)
+    sql = definition.FilterExpression(type=definition.FilterType.SQL, expression="a = 1")
+    queue = definition.MessageQueue(topic=resource(ORDERED), id=0)
+    yield bad(
+        "ReceiveMessage",
+        "FIFO: an SQL92 filter",
+        receive(message_queue=queue, filter_expression=sql),
+    )
+    tag = definition.FilterExpression(type=definition.FilterType.TAG, expression="b")
+    yield bad("ReceiveMessage", "FIFO: the first filter", receive(message_queue=queue))
+    yield bad(
+        "ReceiveMessage",
+        "FIFO: a second filter",
+        receive(message_queue=queue, filter_expression=tag),
+    )
+    for what, groups in {
+        "FIFO: no message group": ("",),
+        "FIFO: no message group in the second": ("a", ""),
+        "FIFO: message groups of two queues": ("a", "c"),
+        "FIFO: a message group too long": ("g" * 65,),
+    }.items():
+        records = [
+            pb.Record(body=b"x", message_group=each, message_id=f"{row}")
+            for row, each in enumerate(groups)
+        ]
+        yield bad("Ledger/Append", what, append(*records, topic=ORDERED))
+        typed = [Typed(message_group=each) if each else None for each in groups]
+        command = batch((b"x",) * len(groups), typed=typed, topic=ORDERED)
+        yield bad("Ledger/Produce", what, produce(command))
+    to_normal = append(pb.Record(body=b"x", message_group="a", message_id="1"))
+    yield bad("Ledger/Append", "a message group, for a NORMAL topic", to_normal)
 
 
 def compacted() -> Iterator[Asked]:

@@ -153,6 +153,19 @@ async def forwarded_requests() -> Answers:
         return asking.answers
 
 
+async def fifo_topics(server: str) -> Answers:
+    """Calls about a topic that is FIFO."""
+    async with nodes(server) as asking:
+        await _make_ordered(asking)
+        await asking.each(asked.in_order())
+        return asking.answers
+
+
+async def _make_ordered(asking: Asking) -> None:
+    made = CreateTopic(name=asked.ORDERED, type="FIFO", queues=2)
+    await asking.group.nodes[0].engine.propose(made.encode())
+
+
 async def compacted_topics(server: str) -> Answers:
     """Calls about a topic that is compacted."""
     async with nodes(server) as asking:
@@ -646,8 +659,10 @@ async def admin_of_topics() -> Answers:
         ]
         await asking.each(grown, (PEER_PORT,))
         await _make_table(asking)
+        await _make_ordered(asking)
         fixed = [
             bad("Admin/GrowTopic", "compacted", pb.GrowTopicRequest(name=asked.TABLE, queues=4)),
+            bad("Admin/GrowTopic", "FIFO", pb.GrowTopicRequest(name=asked.ORDERED, queues=4)),
             bad(
                 "Admin/SetTopicRetention",
                 "compacted",
@@ -762,6 +777,7 @@ class _Failing:
 WORLDS: Final[Sequence[World]] = (
     wrong_requests,
     compacted_topics,
+    fifo_topics,
     nothing_on_demand,
     refused_commands,
     unreadable_entries,

@@ -36,6 +36,7 @@ from dledger.server.node_report import load_of
 from dledger.server.wiring import ClientParts, forwarded_services_of, services_of, wire
 from dledger.services.dead_letter_admin import DeadLetterAdminServicer
 from dledger.services.group_admin import GroupAdminServicer
+from dledger.services.held_admin import HeldAdminServicer
 from dledger.services.topic_admin import TopicAdminServicer
 from dledger.types import Entry, EntryKind, Member, NodeId
 from dledger_sim.no_links import NoLinks
@@ -153,6 +154,12 @@ class MemoryEngine:
     def lived_ms(self) -> int:
         return self._members.now_ms() - self.state.leapt_ms
 
+    def date_ms(self) -> int | None:
+        return self._members.date_ms()
+
+    def holding_refusal(self) -> str:
+        return self.state.held.full
+
     def on_applied(self, listener: Callable[[], None], awaited: Callable[[], bool]) -> None:
         self.listeners.append(listener)
 
@@ -217,6 +224,10 @@ class MemoryGroup:
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000 + self.clock_skew_ms
 
+    def date_ms(self) -> int | None:
+        """As a group of which all clocks are heard and right."""
+        return self.now_ms()
+
     def elect(self, number: int | None, *, serves: bool = True) -> None:
         """Make a node the leader, one that serves or does not yet; or leave the group without."""
         self.leader, self.serves = number, serves
@@ -275,6 +286,7 @@ async def memory_group(
             TopicAdminServicer(engine, parts.context.resolver, metrics).handler(),
             GroupAdminServicer(engine, parts.messaging.clients.is_alive).handler(),
             DeadLetterAdminServicer(engine).handler(),
+            HeldAdminServicer(engine).handler(),
         ]
         if links is not None:
             made.append(await _links_port(node))

@@ -68,6 +68,12 @@ class PartOfEngine:
     def lived_ms(self) -> int:
         raise NotImplementedError
 
+    def date_ms(self) -> int | None:
+        raise NotImplementedError
+
+    def holding_refusal(self) -> str:
+        raise NotImplementedError
+
     def on_applied(self, listener: Callable[[], None], awaited: Callable[[], bool]) -> None:
         raise NotImplementedError
 

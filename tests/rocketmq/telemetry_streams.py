@@ -13,7 +13,7 @@ from dledger.calls.admission import AdmissionControl
 from dledger.calls.caller import Caller
 from dledger.door.contract import Arrival, AwaitedStream, Rest
 from dledger.requests.outflow import Outflow
-from dledger.rocketmq.telemetry import Telemetry
+from dledger.rocketmq.telemetry import Subscribed, Telemetry
 
 
 class _Silent(AwaitedStream):
@@ -40,11 +40,18 @@ class _Silent(AwaitedStream):
         arrival.lost()
 
 
+async def _nothing_missing(caller: Caller) -> None:
+    """A state that is never behind."""
+    del caller
+
+
 class Streams:
     """Some, by the connections of their clients."""
 
     def __init__(self) -> None:
-        self.telemetry = Telemetry(AdmissionControl(), Outflow(), lambda _: DEFAULT)
+        self.telemetry = Telemetry(
+            AdmissionControl(), Outflow(), lambda *_: Subscribed(DEFAULT), _nothing_missing
+        )
         self._open: list[asyncio.Task[Rest | None]] = []
 
     async def __aenter__(self) -> Self:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from dledger.broker.deliveries import MOVE_AGAIN_MS
+from dledger.broker.held_leases import MOVE_AGAIN_MS
 from dledger.broker.redelivery import DEFAULT_ATTEMPTS
 from dledger.client import AppendStream, Client
 from dledger.client.admin_client import AdminClient

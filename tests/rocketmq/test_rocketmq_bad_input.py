@@ -122,7 +122,11 @@ async def test_illegal_names_are_refused(client: RocketClient, name: str) -> Non
         ({"keys": ["a", " "]}, "ILLEGAL_MESSAGE_KEY"),
         ({"keys": ["x" * 70_000]}, "MESSAGE_PROPERTIES_TOO_LARGE"),
         ({"body_encoding": 99}, "BAD_REQUEST"),
-        ({"message_type": definition.MessageType.FIFO}, "MESSAGE_PROPERTY_CONFLICT_WITH_TYPE"),
+        ({"message_type": definition.MessageType.FIFO}, "ILLEGAL_MESSAGE_GROUP"),
+        (
+            {"message_type": definition.MessageType.FIFO, "message_group": "g"},
+            "MESSAGE_PROPERTY_CONFLICT_WITH_TYPE",
+        ),
         ({"message_type": definition.MessageType.DELAY}, "MESSAGE_PROPERTY_CONFLICT_WITH_TYPE"),
         (
             {"message_type": definition.MessageType.TRANSACTION},

@@ -29,7 +29,7 @@ def backlog(group: ConsumerGroup, topic: str, queues: Sequence[ConsumeQueue]) ->
         unread += queue.count_from(found.next_offset) if found else group.unread_in(queue)
         if found:
             held += len(found.leases)
-            unread += found.kept.passed(None) if found.kept else 0
+            unread += found.passed
     by_filter: tuple[FilterBacklog, ...] = ()
     if filters is not None and filters.differ:
         by_filter = _by_filter(group, topic, queues, filters)
@@ -45,7 +45,7 @@ def _by_filter(
     for queue_id, queue in enumerate(queues):
         found = group.peek(topic, queue_id)
         position = found.next_offset if found else group.beginning.in_queue(queue)
-        if found and found.kept:
+        if found and found.kept is not None:
             named.update(dict(found.kept.passed_by_key()))
         for run in islice(queue.runs(position), _RUNS_LOOKED_AT - looked_at):
             named[run.code] += run.end - run.first

@@ -48,6 +48,11 @@ class CommandType(IntEnum):
     RECEIVE_AT = 21
     SET_GROUP = 22
     DEAD_LETTER = 23
+    PRODUCE_HELD = 24
+    RELEASE_HELD = 25
+    CANCEL_HELD = 26
+    PAUSE_HELD = 27
+    RESUME_HELD = 28
 
 
 class MalformedCommandError(ValueError):

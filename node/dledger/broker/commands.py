@@ -20,6 +20,7 @@ from dledger.broker.command_frame import (
     UnknownCommandError,
     frame,
 )
+from dledger.broker.held_refs import HOUR_BITS, SLOT_BITS, Ref
 from dledger.broker.redelivery import Retries
 from dledger.broker.topics import Compaction
 from dledger.common.features import FEATURES, Features
@@ -30,6 +31,8 @@ NUMBER_BOUND: Final = 1 << 62
 SECRET_BYTES: Final = 32
 MAX_EXPRESSION_BYTES: Final = 4 << 10
 """The longest SQL92 expression, in UTF-8."""
+MAX_PAUSE_ID: Final = 64
+"""Characters of what a pause of held messages is called."""
 _OF_COMPACTION: Final = ("minLagMs", "tombstoneMs")
 """The fields of a CREATE_TOPIC's ``compaction``, in the order of `Compaction`'s."""
 _SECRET = re.compile(rf"[0-9a-f]{{{2 * SECRET_BYTES}}}")
@@ -439,6 +442,42 @@ class SetGroup:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelHeld:
+    """Cancel held messages: recall them, roll them back, or drop what a deleted topic left."""
+
+    refs: tuple[Ref, ...]
+
+    def encode(self) -> bytes:
+        """Return the framed command."""
+        return _framed(CommandType.CANCEL_HELD, {"refs": [list(ref) for ref in self.refs]})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PauseHeld:
+    """Let all that is held now wait for a word; a pause of the same id does nothing again.
+
+    *pause_id* has 1 to `MAX_PAUSE_ID` characters: a restored log has that of its restore.
+    """
+
+    pause_id: str
+
+    def encode(self) -> bytes:
+        """Return the framed command."""
+        return _framed(CommandType.PAUSE_HELD, {"id": self.pause_id})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeHeld:
+    """End the pause: what waits is delivered when it is due, or *cancels* it."""
+
+    cancels: bool
+
+    def encode(self) -> bytes:
+        """Return the framed command."""
+        return _framed(CommandType.RESUME_HELD, {"cancels": self.cancels})
+
+
 Command: TypeAlias = (
     CreateTopic
     | CreateGroup
@@ -459,6 +498,9 @@ Command: TypeAlias = (
     | SetRetention
     | SeekGroup
     | SetGroup
+    | CancelHeld
+    | PauseHeld
+    | ResumeHeld
 )
 
 
@@ -648,6 +690,21 @@ def _set_group(row: _Json) -> SetGroup:
     return SetGroup(name=_text(row["name"]), retries=retries)
 
 
+def _cancel_held(row: _Json) -> CancelHeld:
+    return CancelHeld(refs=tuple([_ref(each) for each in _list(row["refs"])]))
+
+
+def _pause_held(row: _Json) -> PauseHeld:
+    pause_id = _text(row["id"])
+    if not 0 < len(pause_id) <= MAX_PAUSE_ID:
+        raise MalformedCommandError(f"a pause whose id has {len(pause_id)} characters")
+    return PauseHeld(pause_id=pause_id)
+
+
+def _resume_held(row: _Json) -> ResumeHeld:
+    return ResumeHeld(cancels=_truth(row["cancels"]))
+
+
 Decoders: TypeAlias = Mapping[int, Callable[[_Json], object]]
 DECODERS: Final[Decoders] = {
     CommandType.CREATE_TOPIC: _create_topic,
@@ -669,6 +726,9 @@ DECODERS: Final[Decoders] = {
     CommandType.SET_RETENTION: _set_retention,
     CommandType.SEEK_GROUP: _seek_group,
     CommandType.SET_GROUP: _set_group,
+    CommandType.CANCEL_HELD: _cancel_held,
+    CommandType.PAUSE_HELD: _pause_held,
+    CommandType.RESUME_HELD: _resume_held,
 }
 
 
@@ -687,6 +747,13 @@ def _leases(value: object) -> tuple[LeaseRef, ...]:
 def _offset_in_queue(value: object) -> tuple[int, int]:
     queue_id, offset = map(_number, _list(value))
     return queue_id, offset
+
+
+def _ref(value: object) -> Ref:
+    hour, slot = map(_number, _list(value))
+    if not (0 <= hour < 1 << HOUR_BITS and 0 <= slot < 1 << SLOT_BITS):
+        raise MalformedCommandError(f"no message is called {hour}, {slot}")
+    return Ref(hour, slot)
 
 
 def _offsets(value: object) -> tuple[int, ...]:

@@ -8,6 +8,8 @@ rows of a block are where a REKEEP copied them, and some of their offsets may be
 the offsets that were erased (`erased_offsets`): nobody is shown what is there. A queue of a
 compacted topic begins at offset 0 for ever, whatever of its front is gone: whoever reads the table
 from its beginning gets the next row that is left.
+
+A queue of a FIFO topic knows the message group of each message beside (`group_codes`).
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from itertools import takewhile
 from typing import Final
 
 from dledger.broker.erased_offsets import ErasedOffsets
+from dledger.broker.group_codes import GroupCodes
 from dledger.broker.kept_blocks import KeptBlock, KeptBlocks, Rows, block_of
 from dledger.broker.log_runs import LogRuns
 from dledger.broker.queue_index import Runs
@@ -33,6 +36,8 @@ _HAS_BLOCKS: Final = 1 << 31
 """In the number of sealed pieces: what was copied follows."""
 _HAS_ERASED: Final = 1 << 30
 """In the same number: what was erased follows, behind that."""
+_HAS_GROUPS: Final = 1 << 29
+"""In the same number: the codes of message groups follow, behind that."""
 
 
 class ConsumeQueue(LogRuns):
@@ -50,11 +55,14 @@ class ConsumeQueue(LogRuns):
         "edition",
         "erased",
         "first",
+        "groups",
         "has_gaps",
     )
 
-    def __init__(self, edition: int = 0, *, begins_at_0: bool = False) -> None:
-        """*begins_at_0*: Whether it is of a compacted topic."""
+    def __init__(
+        self, edition: int = 0, *, begins_at_0: bool = False, has_groups: bool = False
+    ) -> None:
+        """*begins_at_0*: Whether it is of a compacted topic; *has_groups*: of a FIFO topic."""
         super().__init__()
         self.edition = edition
         """Which edition of the state this is of; see `editions`."""
@@ -66,6 +74,9 @@ class ConsumeQueue(LogRuns):
         """What is kept before the log's runs; None if nothing is."""
         self.erased: ErasedOffsets | None = None
         """Which of all these messages were erased; None if none was."""
+        self.groups = GroupCodes() if has_groups else None
+        """The message group of each message; whoever appends some adds theirs. None if the topic is
+        not FIFO."""
         self.has_gaps = False
         """Whether there may be no message at an offset between `first` and `end`."""
         self.copied_below = 0
@@ -85,6 +96,7 @@ class ConsumeQueue(LogRuns):
         other.copied_below = self.copied_below
         other._sealed, other._sealed_firsts = self._sealed[:], self._sealed_firsts[:]
         other._open = self._open
+        other.groups = None if self.groups is None else self.groups.copy()
         return other
 
     def locate(self, offset: int) -> Position:
@@ -281,6 +293,8 @@ class ConsumeQueue(LogRuns):
         self._drop_runs_before(index)
         self.first = 0 if self._begins_at_0 else self.log_first
         self.has_gaps = self.first < self.log_first
+        if self.groups is not None:
+            self.groups.drop_before(self.first)
         return self.log_first - before
 
     def _drop_kept_before(self, blocks: KeptBlocks, index: int) -> int:
@@ -390,24 +404,31 @@ class ConsumeQueue(LogRuns):
         if not self._begins_at_0:
             self.first = blocks.first if len(blocks) else self.log_first
         self.has_gaps = self.first < self.log_first or erased is not None
+        if self.groups is not None:
+            self.groups.drop_before(self.first)
 
     def encoded(self) -> Iterator[bytes]:
         """Yield the whole queue for a snapshot: bounds, blocks, sealed pieces, open runs."""
         count = self._runs_at_its_end()
         has = (_HAS_BLOCKS if self.was_copied else 0) | (0 if self.erased is None else _HAS_ERASED)
+        has |= 0 if self.groups is None else _HAS_GROUPS
         yield _BOUNDS.pack(self.log_first, self.end, len(self._sealed) | has, count)
         if self.was_copied:
             yield number(self.copied_below)
             yield from (self.blocks or KeptBlocks()).encode()
         if self.erased is not None:
             yield from self.erased.encode()
+        if self.groups is not None:
+            yield from self.groups.encoded(self.first, self.end)
         yield from self._encode_runs(count)
 
     @classmethod
-    def read(cls, source: Reader, *, begins_at_0: bool = False) -> ConsumeQueue:
+    def read(
+        cls, source: Reader, *, begins_at_0: bool = False, has_groups: bool = False
+    ) -> ConsumeQueue:
         """Read a queue from a snapshot; sealed pieces stay sealed. Raises MalformedStateError.
 
-        *begins_at_0*: Whether it is of a compacted topic.
+        *begins_at_0*: Whether it is of a compacted topic; *has_groups*: of a FIFO topic.
         """
         queue = cls(begins_at_0=begins_at_0)
         queue.log_first, queue.end, sealed, count = source.fields(_BOUNDS)
@@ -420,14 +441,22 @@ class ConsumeQueue(LogRuns):
         if erased is not None and not all(map(queue.has, erased)):
             raise source.malformed("an erased offset where no message was")
         queue._keep(blocks, erased)
-        queue._read_runs(source, sealed & ~(_HAS_BLOCKS | _HAS_ERASED), count)
+        if bool(sealed & _HAS_GROUPS) != has_groups:
+            raise source.malformed("a queue with message groups that has none, or the reverse")
+        if has_groups:
+            queue.groups = GroupCodes.read(source, first=queue.first, end=queue.end)
+        queue._read_runs(source, sealed & ~(_HAS_BLOCKS | _HAS_ERASED | _HAS_GROUPS), count)
         return queue
 
     def canonical(self) -> list[object]:
         """Return the whole queue as plain values, equal on nodes that applied the same log."""
         blocks = [] if self.blocks is None else self.blocks.canonical()
         runs = self._canonical_runs()
-        return [self.log_first, self.end, *runs, blocks, self.copied_below, list(self.erased or ())]
+        parts = [self.log_first, self.end, *runs, blocks, self.copied_below]
+        parts.append(list(self.erased or ()))
+        if self.groups is not None:
+            parts.append(list(self.groups.some(self.first, self.end)))
+        return parts
 
 
 def _left_of(whole: Stretch, erased: ErasedOffsets) -> Iterator[Stretch]:

@@ -12,8 +12,10 @@ from dledger.broker.attempts import Attempts, QueuePosition
 from dledger.broker.beginnings import OLDEST, Beginning
 from dledger.broker.consume_queue import ConsumeQueue
 from dledger.broker.deliveries import QueueDeliveries
+from dledger.broker.fifo_deliveries import FifoDeliveries
 from dledger.broker.filter_room import FilterRoom
 from dledger.broker.group_filters import TopicFilters
+from dledger.broker.held_leases import HeldLeases
 from dledger.broker.redelivery import DEFAULT, Retries, attempts_of, check_retries
 from dledger.broker.snapshot_codec import Reader, column, number, text
 from dledger.errors import Refused
@@ -49,7 +51,7 @@ class ConsumerGroup:
         self.set_retries(DEFAULT)
         self.used_ms = 0
         """When a member last called, by the log's time, Unix milliseconds."""
-        self._deliveries: dict[str, dict[int, QueueDeliveries]] = {}
+        self._deliveries: dict[str, dict[int, HeldLeases]] = {}
         """By topic, then queue id, so that a topic can be deleted in one step."""
         self._filters: dict[str, TopicFilters] = {}
         self._attempts = Attempts()
@@ -80,11 +82,12 @@ class ConsumerGroup:
             for lease in deliveries.leases.values()
         )
 
-    def deliveries(self, topic: str, queue_id: int, queue: ConsumeQueue) -> QueueDeliveries:
+    def deliveries(self, topic: str, queue_id: int, queue: ConsumeQueue) -> HeldLeases:
         """Return the deliveries of a queue, to be changed; new ones start where the group does."""
         found = self.own(topic, queue_id)
         if found is None:
-            found = QueueDeliveries(self.beginning.in_queue(queue), self.edition)
+            kind = QueueDeliveries if queue.groups is None else FifoDeliveries
+            found = kind(self.beginning.in_queue(queue), self.edition)
             self._deliveries.setdefault(topic, {})[queue_id] = found
         return found
 
@@ -99,7 +102,7 @@ class ConsumerGroup:
             return queue.count
         return queue.count_from(self.beginning.in_queue(queue))
 
-    def seek(self, topic: str, queue_id: int, offset: int) -> None:
+    def seek(self, topic: str, queue_id: int, queue: ConsumeQueue, offset: int) -> None:
         """Deliver a queue from *offset* on, as if nothing of it had been delivered before.
 
         Receive ids are never used again, so whoever has a message from before acks nothing with
@@ -108,10 +111,11 @@ class ConsumerGroup:
         before = self.peek(topic, queue_id)
         if before is not None and before.kept:
             before.kept.leave()
-        sought = QueueDeliveries(offset, self.edition)
+        kind = QueueDeliveries if queue.groups is None else FifoDeliveries
+        sought = kind(offset, self.edition)
         self._deliveries.setdefault(topic, {})[queue_id] = sought
 
-    def own(self, topic: str, queue_id: int) -> QueueDeliveries | None:
+    def own(self, topic: str, queue_id: int) -> HeldLeases | None:
         """Return the deliveries of a queue, to be changed, if there are any.
 
         The group itself must be of the current edition.
@@ -121,19 +125,28 @@ class ConsumerGroup:
             found = self._deliveries[topic][queue_id] = found.copy(self.edition)
         return found
 
-    def peek(self, topic: str, queue_id: int) -> QueueDeliveries | None:
+    def peek(self, topic: str, queue_id: int) -> HeldLeases | None:
         """Return the deliveries of a queue, to be read, if there are any."""
         queues = self._deliveries.get(topic)
         return None if queues is None else queues.get(queue_id)
 
-    def all_deliveries(self) -> list[tuple[str, int, QueueDeliveries]]:
+    def all_deliveries(self) -> list[tuple[str, int, HeldLeases]]:
         """Return (topic, queue id, deliveries) of every queue this group has read."""
         return list(self._each())
 
-    def _each(self) -> Iterator[tuple[str, int, QueueDeliveries]]:
+    def _each(self) -> Iterator[tuple[str, int, HeldLeases]]:
         for topic, queues in self._deliveries.items():
             for queue_id, deliveries in queues.items():
                 yield topic, queue_id, deliveries
+
+    def waiting_share(self) -> float:
+        """Return how full the fullest of its FIFO queues is with messages that wait; 0 to 1."""
+        shares = [
+            found.waiting_share
+            for _, _, found in self._each()
+            if isinstance(found, FifoDeliveries) and found.waiting
+        ]
+        return max(shares, default=0.0)
 
     def topics(self) -> list[str]:
         """Return the topics that this group has read from, sorted."""
@@ -228,7 +241,7 @@ class ConsumerGroup:
             yield from deliveries.encoded()
         yield from self._attempts.encoded(self._holds)
 
-    def _sorted(self) -> Iterator[tuple[str, int, QueueDeliveries]]:
+    def _sorted(self) -> Iterator[tuple[str, int, HeldLeases]]:
         for topic, queues in sorted(self._deliveries.items()):
             for queue_id, deliveries in sorted(queues.items()):
                 yield topic, queue_id, deliveries
@@ -262,7 +275,11 @@ class ConsumerGroup:
         for _ in range(source.number()):
             topic, queue_id = source.text(), source.number()
             found = _checked(source, name, queue, topic, queue_id)
-            deliveries = QueueDeliveries.read(source, found, group._filters.get(topic))
+            deliveries: HeldLeases
+            if found.groups is None:
+                deliveries = QueueDeliveries.read(source, found, group._filters.get(topic))
+            else:
+                deliveries = FifoDeliveries.read(source, found)
             group._deliveries.setdefault(topic, {})[queue_id] = deliveries
         group._attempts = Attempts.read(source)
         return group

@@ -20,15 +20,18 @@ from dledger.broker.consumer_group import MAX_GROUPS, ConsumerGroup
 from dledger.broker.dead_letter import DeadLetter
 from dledger.broker.deliveries import QueueDeliveries
 from dledger.broker.editions import Edition
+from dledger.broker.fifo_deliveries import FifoDeliveries
 from dledger.broker.filter_room import FilterRoom
 from dledger.broker.filters import tag_codes
 from dledger.broker.group_filters import USE_IS_SAID_MS, TopicFilters
+from dledger.broker.held_leases import HeldLeases
 from dledger.broker.kept_messages import Codes
 from dledger.broker.lease_columns import Lease
 from dledger.broker.lived_time import LivedTime
 from dledger.broker.queue_positions import Payload
 from dledger.broker.redelivery import (
     DEFAULT,
+    IN_ORDER,
     PREFIX_LENGTH,
     WITHOUT_END,
     Retries,
@@ -55,7 +58,7 @@ from dledger.broker.results import (
 from dledger.broker.snapshot_codec import Encoded, Reader, number, text
 from dledger.broker.state_changes import QueueKey, StateChanges
 from dledger.broker.topic_store import TopicStore
-from dledger.broker.topics import TYPES
+from dledger.broker.topics import TYPES, Topic
 from dledger.checks.names import DEAD_LETTERS, check_name
 from dledger.common.status import Backlog
 from dledger.errors import (
@@ -148,8 +151,12 @@ class ConsumerGroups:
         found = self._groups.get(group)
         filters = None if found is None else found.filters(topic)
         return filters is not None and filters.is_said(
-            tag_codes(tags), self._filters_active.at(now_ms)
+            tag_codes(tags), self._filters_active.at(now_ms), ages=self._in_order(topic)
         )
+
+    def _in_order(self, topic: str) -> bool:
+        found = self._topics.get(topic)
+        return found is not None and TYPES[found.type].in_order
 
     def is_expression_said(self, group: str, topic: str, sql: str, now_ms: int) -> bool:
         """Whether a poll with this expression has no use of it to commit at *now_ms*.
@@ -168,7 +175,7 @@ class ConsumerGroups:
         filters = None if found is None else found.filters(topic)
         return None if filters is None else filters.beside(sql)
 
-    def peek(self, group: str, topic: str, queue_id: int) -> QueueDeliveries | None:
+    def peek(self, group: str, topic: str, queue_id: int) -> HeldLeases | None:
         """Return a group's deliveries of a queue, to be read, if there are any."""
         return self._peek(group, topic, queue_id)
 
@@ -196,10 +203,14 @@ class ConsumerGroups:
         *lived_ms* is when it would be applied, in lived time. Zero means that a RECEIVE is not
         worth proposing. Counting stops at *enough*: a result that reaches it may be too low. It may
         be too high where the group has no other filter: then somebody has to pass over what the
-        only one does not name.
+        only one does not name. In a FIFO topic message groups are counted, not messages.
         """
         queues, found = self._topics.queues(topic), self._groups.get(group)
         topic_type = TYPES[self._topics.named(topic).type]
+        if topic_type.in_order:
+            return self._groups_to(
+                found, topic, queue_ids, lived_ms=lived_ms, enough=enough, codes=codes
+            )
         filters = None if found is None else found.filters(topic)
         differ = filters is not None and filters.differ
         count = 0
@@ -210,6 +221,8 @@ class ConsumerGroups:
                 count += queue.count if found is None else found.unread_in(queue)
             elif not topic_type.may_deliver(len(deliveries.leases)):
                 continue
+            elif not isinstance(deliveries, QueueDeliveries):
+                raise AssertionError(f"deliveries in order of topic {topic}")
             elif filters is not None and (differ or deliveries.kept is not None):
                 count += deliveries.available_to(
                     codes, queue, lived_ms, enough=enough - count, filters=filters
@@ -220,6 +233,29 @@ class ConsumerGroups:
                     position = deliveries.next_offset
                     end = position + queue.count_from(position)
                 count += deliveries.available(end, lived_ms, enough=enough - count)
+            if count >= enough:
+                break
+        return count
+
+    def _groups_to(
+        self,
+        found: ConsumerGroup | None,
+        topic: str,
+        queue_ids: Sequence[int],
+        *,
+        lived_ms: int,
+        enough: int,
+        codes: Codes,
+    ) -> int:
+        """Return of how many message groups a RECEIVE could hand out something."""
+        queues, count = self._topics.queues(topic), 0
+        for queue_id in queue_ids:
+            queue = queues[queue_id]
+            deliveries = found.peek(topic, queue_id) if found else None
+            if isinstance(deliveries, FifoDeliveries):
+                count += deliveries.groups_to(codes, queue, lived_ms, enough=enough - count)
+            else:  # the first RECEIVE says more
+                count += bool(queue.count if found is None else found.unread_in(queue))
             if count >= enough:
                 break
         return count
@@ -276,6 +312,13 @@ class ConsumerGroups:
         """Return the topics that a group has read from, sorted; none if it does not exist."""
         found = self._groups.get(group)
         return found.topics() if found is not None else []
+
+    def waiting_shares(self) -> dict[str, float]:
+        """Return how full its fullest FIFO queue is with waiting messages, of groups with some."""
+        if not any(TYPES[topic.type].in_order for topic in self._topics.all()):
+            return {}
+        shares = {name: group.waiting_share() for name, group in self._groups.items()}
+        return {name: share for name, share in shares.items() if share}
 
     def readers_of(self, topic: str) -> list[str]:
         """Return the groups that have read from a topic, sorted."""
@@ -364,6 +407,7 @@ class ConsumerGroups:
         group = self._used(command.group)
         queue = self._topics.queue(command.topic, command.queue_id)
         topic = self._topics.named(command.topic)
+        _check_expressions(topic)
         if command.generation != topic.generation or command.stop > queue.end:
             raise InvalidArgument(
                 f"queue {command.queue_id} of topic {topic.name!r} has no messages up to "
@@ -412,6 +456,8 @@ class ConsumerGroups:
         deliveries = group.deliveries(command.topic, command.queue_id, queue)
         if not TYPES[self._topics.named(command.topic).type].may_deliver(len(deliveries.leases)):
             return []
+        if not isinstance(deliveries, QueueDeliveries):
+            raise AssertionError(f"an expression for topic {command.topic}")
         worn: list[int] = []
         taken = deliveries.take_at(
             queue,
@@ -436,8 +482,9 @@ class ConsumerGroups:
     def use_filter(self, command: commands.UseFilter) -> FilterUsed:
         """Note that a member waits for messages that its filter names."""
         group = self._used(command.group)
-        self._topics.named(command.topic)
+        topic = self._topics.named(command.topic)
         if command.sql:
+            _check_expressions(topic)
             self._use_expression(group, command.topic, command.sql)
         else:
             self._use(group, command.topic, command.tags)
@@ -459,6 +506,9 @@ class ConsumerGroups:
         """
         filters = group.own_filters(topic, self._room)
         codes = tag_codes(tags)
+        if self._in_order(topic):
+            filters.use_alone(codes, tags, self.filters_ms)
+            return codes, None
         if filters.is_only(codes):
             return codes, None
         filters.use(codes, tags, self.filters_ms)
@@ -499,7 +549,7 @@ class ConsumerGroups:
         max_attempts = WITHOUT_END if is_dead else group.max_attempts
         worn: list[int] = []
         for queue_id in order:
-            if len(positions) >= limit:
+            if len(positions) >= limit or (positions and topic_type.in_order):
                 break
             queue = queues[queue_id]
             deliveries = group.deliveries(command.topic, queue_id, queue)
@@ -543,8 +593,10 @@ class ConsumerGroups:
     def open_offsets(self, group: str, topic: str, queue_id: int) -> Iterator[tuple[int, bool]]:
         """Yield (offset, whether it was delivered) of what a group has not consumed, ascending."""
         found = self._peek(group, topic, queue_id)
-        for offset in sorted(found.leases) if found else ():
-            yield offset, True
+        passed = found.waiting if isinstance(found, FifoDeliveries) else ()
+        leased = found.leases if found else {}
+        for offset in sorted((*leased, *passed)):
+            yield offset, offset in leased
         end = self._topics.queue(topic, queue_id).end
         for offset in range(self.next_offset(group, topic, queue_id), end):
             yield offset, False
@@ -594,10 +646,11 @@ class ConsumerGroups:
         group.set_retries(command.retries)
         return GroupSet(before)
 
-    def retries(self, name: str) -> Retries:
-        """Return a group's retries; the default's if there is no such group yet."""
+    def retries(self, name: str, topic: str = "") -> Retries:
+        """Return a group's retries for a topic; the default's if there is no such group yet."""
         found = self._groups.get(name)
-        return DEFAULT if found is None else found.retries
+        its = DEFAULT if found is None else found.retries
+        return IN_ORDER if its == DEFAULT and self._in_order(topic) else its
 
     def dead_letter(self, command: DeadLetter, payload: Payload) -> DeadLettered:
         """End a lease, and append its message to the group's dead letters.
@@ -676,7 +729,8 @@ class ConsumerGroups:
         """Let a group go on from other offsets. Raises as `would_seek`."""
         sought, group = self.would_seek(command), self._used(command.group)
         for each in sought.queues:
-            group.seek(command.topic, each.queue_id, each.offset)
+            queue = self._topics.queue(command.topic, each.queue_id)
+            group.seek(command.topic, each.queue_id, queue, each.offset)
             self._changes.leases.add((group.name, command.topic, each.queue_id))
         return sought
 
@@ -746,7 +800,7 @@ class ConsumerGroups:
                 self._drop_before_first(name, topic, queue_id, deliveries)
 
     def _drop_before_first(
-        self, group: str, topic: str, queue_id: int, deliveries: QueueDeliveries
+        self, group: str, topic: str, queue_id: int, deliveries: HeldLeases
     ) -> None:
         queue = self._topics.queue(topic, queue_id)
         if deliveries.reaches_below(queue.first):
@@ -773,7 +827,7 @@ class ConsumerGroups:
             raise UnknownGroup(name)
         return group
 
-    def _peek(self, group: str, topic: str, queue_id: int) -> QueueDeliveries | None:
+    def _peek(self, group: str, topic: str, queue_id: int) -> HeldLeases | None:
         found = self._groups.get(group)
         return found.peek(topic, queue_id) if found else None
 
@@ -799,6 +853,13 @@ class ConsumerGroups:
         groups = [[name, group.canonical()] for name, group in sorted(self._groups.items())]
         times = [self._active.canonical(), self._filters_active.canonical()]
         return [times, self._receives, groups]
+
+
+def _check_expressions(topic: Topic) -> None:
+    if TYPES[topic.type].in_order:
+        raise InvalidArgument(
+            f"topic {topic.name!r} is FIFO, where an SQL92 filter is not served: filter by tag"
+        )
 
 
 def _stale(lease: LeaseRef) -> InvalidReceiptHandle:

@@ -7,7 +7,7 @@ Time is the log's, passed in by `state`, so every node makes the same decisions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterator
+from collections.abc import Callable, Collection, Iterator
 from copy import copy
 from heapq import heapify, heappop, heappush
 from itertools import islice, takewhile
@@ -17,18 +17,17 @@ from dledger.broker.commands import ReceiveAt
 from dledger.broker.consume_queue import ConsumeQueue
 from dledger.broker.filter_room import FilterRoom
 from dledger.broker.group_filters import TopicFilters
+from dledger.broker.held_leases import (
+    MAX_LEASES,
+    MAX_RUNS_SCANNED,
+    MOVE_AGAIN_MS,
+    HeldLeases,
+)
 from dledger.broker.kept_messages import Codes, KeptMessages
 from dledger.broker.lease_columns import Lease, encoded_leases, read_leases
 from dledger.broker.queue_positions import Run
 from dledger.broker.redelivery import WITHOUT_END
 from dledger.broker.snapshot_codec import Reader, number
-
-MAX_LEASES = 16_384
-"""Unacked messages of one queue that a group may hold; more are delivered as these are acked."""
-MOVE_AGAIN_MS = 30_000
-"""After so long a message that was to become a dead letter, and did not, is told again."""
-MAX_RUNS_SCANNED = 4_096
-"""Runs that one RECEIVE may skip because of its filter, so that no command takes long."""
 
 _LOOKED_AT: Final = 64
 """Runs, and leases that have ended, of which a look sees the tags; more count as if named."""
@@ -38,7 +37,7 @@ _STALE_IN_A_ROW: Final = 64
 """After this many stale ends in a row, all stale ends are removed at once."""
 
 
-class QueueDeliveries:
+class QueueDeliveries(HeldLeases):
     """The deliveries of one (group, topic, queue id).
 
     Every offset below `next_offset` is leased, kept (passed by a filter while another one that is
@@ -55,30 +54,18 @@ class QueueDeliveries:
         "_counted",
         "_ended",
         "_expiry",
-        "_held",
         "_in_order",
         "_looked_ms",
-        "edition",
-        "kept",
-        "leases",
-        "next_offset",
     )
 
     def __init__(self, first: int = 0, edition: int = 0) -> None:
-        self.edition = edition
-        """The edition of the state that this belongs to; see `editions`."""
-        self.next_offset = first
-        """The first offset never delivered; a new group starts at the oldest message."""
-        self.leases: dict[int, Lease] = {}
-        """By offset; ascending unless some were kept before they were first leased."""
-        self.kept: KeptMessages | None = None
-        """What filters passed over for others; None if there is nothing, as with one filter."""
+        super().__init__(first, edition)
         self._in_order = True
+        """Whether leases ascend: unless some were kept before they were first leased."""
         self._expiry: list[tuple[int, int]] = []
         self._ended: list[tuple[int, int]] = []
         self._counted: set[int] = set()
         self._looked_ms = 0
-        self._held: dict[str, set[int]] = {}
 
     def copy(self, edition: int) -> QueueDeliveries:
         """Return a copy that may be changed; this object may then only be `encoded`.
@@ -440,95 +427,6 @@ class QueueDeliveries:
         self._follow(offset, later)
         return True
 
-    def renew(self, offset: int, receive_id: int, visible_at_ms: int, *, arrived: bool) -> bool:
-        """Extend a client's lease: it is known to have the message, or is still being sent it.
-
-        Returns:
-            False if the handle is stale, the client has given the message back, or what was still
-            under way has arrived meanwhile.
-        """
-        lease = self.leases.get(offset)
-        if lease is None or not lease.client_id or (lease.arrived and not arrived):
-            return False
-        found = self.extend(offset, receive_id, visible_at_ms)
-        if found and arrived:
-            self.leases[offset] = self.leases[offset]._replace(arrived=True)
-        return found
-
-    def give_back(self, offset: int, receive_id: int, visible_at_ms: int) -> bool:
-        """Set the end of a lease that its holder gives up; it is not renewed any more.
-
-        Returns:
-            False if the handle is stale.
-        """
-        found = self.extend(offset, receive_id, visible_at_ms)
-        if found:
-            lease = self.leases[offset]
-            self._let_go(offset, lease)
-            self.leases[offset] = lease._replace(client_id="", arrived=False)
-        return found
-
-    def change(
-        self, offset: int, receive_id: int, visible_at_ms: int, *, suspend: bool
-    ) -> int | None:
-        """Set the end of a lease that its holder gives up, which gets another receipt handle.
-
-        A change with the handle that the one before was made with is that one, sent again because
-        its answer was lost: it changes nothing, and is answered alike.
-
-        Args:
-            offset: Of the message.
-            receive_id: Of its receipt handle.
-            visible_at_ms: When the message may be delivered again.
-            suspend: Its delivery does not count as an attempt.
-
-        Returns:
-            The new receive id; None if the handle is stale.
-        """
-        lease = self.leases.get(offset)
-        if lease is None:
-            return None
-        if lease.comes_after(receive_id):
-            return lease.receive_id
-        if not self.give_back(offset, receive_id, visible_at_ms):
-            return None
-        later = self.leases[offset].after_change(suspended=suspend)
-        self.leases[offset] = later
-        return later.receive_id
-
-    def keeps_for(self, client_id: str) -> bool:
-        """Whether `release` would end any lease of *client_id*."""
-        return client_id in self._held
-
-    def release(self, client_id: str, now_ms: int) -> int:
-        """End the leases that are renewed for *client_id*; return their number."""
-        held = tuple(self._held.get(client_id, ()))
-        for offset in held:
-            self.extend(offset, self.leases[offset].receive_id, now_ms)
-        return len(held)
-
-    def renewable(self, before_ms: int) -> Iterator[tuple[int, Lease]]:
-        """Yield the renewed leases that end before *before_ms*, as (offset, lease)."""
-        if self._held and self.next_expiry() < before_ms:
-            for offset, lease in self._kept_by_clients():
-                if lease.arrived and lease.visible_at_ms < before_ms:
-                    yield offset, lease
-
-    def handed_out(self, receive_ids: Container[int]) -> Iterator[tuple[int, Lease]]:
-        """Yield these RECEIVEs' leases that are not known to have arrived, as (offset, lease)."""
-        for offset, lease in self._kept_by_clients():
-            if not lease.arrived and lease.receive_id in receive_ids:
-                yield offset, lease
-
-    def _kept_by_clients(self) -> Iterator[tuple[int, Lease]]:
-        for offsets in self._held.values():
-            for offset in offsets:
-                yield offset, self.leases[offset]
-
-    def reaches_below(self, first: int) -> bool:
-        """Whether `drop_before` has anything to forget."""
-        return self.committed < first
-
     def drop_before(self, first: int) -> int:
         """Forget offsets below *first*, which the queue has dropped; return the leases removed."""
         self.next_offset = max(self.next_offset, first)
@@ -627,13 +525,6 @@ class QueueDeliveries:
         if self.kept is not None:
             self.kept.take_back(offset)
         self._let_go(offset, lease)
-
-    def _let_go(self, offset: int, lease: Lease) -> None:
-        held = self._held.get(lease.client_id)
-        if held is not None:
-            held.discard(offset)
-            if not held:
-                del self._held[lease.client_id]
 
     def _forget(self, offset: int) -> None:
         """Remove the lease of a message that is done."""

@@ -107,11 +107,14 @@ class TopicFilters:
         """Whether there is this filter and no other."""
         return len(self._uses) == 1 and codes in self._uses and self.expression is None
 
-    def is_said(self, codes: Codes, now_ms: int) -> bool:
-        """Whether a poll with this filter at *now_ms* has nothing to commit before it waits."""
+    def is_said(self, codes: Codes, now_ms: int, *, ages: bool = False) -> bool:
+        """Whether a poll with this filter at *now_ms* has nothing to commit before it waits.
+
+        *ages*: Whether the only one ages, too, since the topic is FIFO.
+        """
         found = self._uses.get(codes)
         return found is not None and (
-            (len(self._uses) == 1 and self.expression is None)
+            (len(self._uses) == 1 and self.expression is None and not ages)
             or now_ms - found.used_ms < USE_IS_SAID_MS
         )
 
@@ -168,6 +171,26 @@ class TopicFilters:
         self._begin_to_age(now_ms)
         self._add(codes, FilterUse(filter_text(tags), now_ms))
 
+    def use_alone(self, codes: Codes, tags: tuple[str, ...] | None, now_ms: int) -> None:
+        """Note that a filter is used at *now_ms*, of a FIFO topic: there is one at a time.
+
+        What it does not name is done. Of two, either would pass what the other is to get, or a
+        message group would wait at a message until a consumer with its filter comes.
+
+        Raises:
+            InvalidArgument, LimitReached: As of `use`.
+            FilterInUse: Another one is.
+        """
+        found = self._uses.get(codes)
+        if found is not None:
+            self._uses[codes] = FilterUse(found.text, now_ms)
+            return
+        for other, use in list(self._uses.items()):
+            if not _is_gone(use, now_ms):
+                raise FilterInUse.of_order(use.text)
+            self._remove(other)
+        self.use(codes, tags, now_ms)
+
     def use_expression(self, sql: str, now_ms: int) -> None:
         """Note that an expression is used at *now_ms*, unless another one is in use.
 
@@ -215,14 +238,17 @@ class TopicFilters:
             codes, use = next(iter(self._uses.items()))
             if not _is_gone(use, now_ms):
                 break
-            del self._uses[codes]
-            for code in codes or ():
-                self._named[code] -= 1
-                if not self._named[code]:
-                    del self._named[code]
-            self.room.codes -= _weight(codes)
+            self._remove(codes)
             gone.append(use.text)
         return gone
+
+    def _remove(self, codes: Codes) -> None:
+        del self._uses[codes]
+        for code in codes or ():
+            self._named[code] -= 1
+            if not self._named[code]:
+                del self._named[code]
+        self.room.codes -= _weight(codes)
 
     def encoded(self) -> Iterator[bytes]:
         """Yield the filters for a snapshot, in the order of their last use."""

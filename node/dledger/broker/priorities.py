@@ -11,11 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dledger.broker.key_queues import queue_of_key
 from dledger.broker.produce import NO_QUEUE, ProduceFrame
 from dledger.broker.topics import Topic
 from dledger.errors import InvalidArgument, SeveralQueues, TopicTypeMismatch
-from dledger.types import NO_PRIORITY, Record
+from dledger.types import NO_PRIORITY
 
 _ROWS_NAMED = 4
 
@@ -23,18 +22,6 @@ _ROWS_NAMED = 4
 def queue_of_priority(priority: int, queues: int) -> int:
     """Return the queue of a topic with *queues* queues that a priority, from 0 on, is in."""
     return min(priority, queues - 1)
-
-
-def queue_of_record(record: Record, queues: int) -> int | None:
-    """Return the queue that a topic with *queues* queues chooses for a record; None: it does not.
-
-    Its priority chooses it, or its only key: of which type the topic is is not known here.
-    """
-    if record.typed is not None and record.typed.priority != NO_PRIORITY:
-        return queue_of_priority(record.typed.priority, queues)
-    if len(record.keys) != 1:
-        return None
-    return queue_of_key(record.keys[0].encode(), queues)
 
 
 def queues_of_priorities(topic: Topic, priorities: Sequence[int]) -> list[int]:
@@ -52,7 +39,7 @@ def queues_of_priorities(topic: Topic, priorities: Sequence[int]) -> list[int]:
     return [queue_of_priority(each, topic.queues) for each in priorities]
 
 
-def queue_of_batch(batch: ProduceFrame, topic: Topic) -> int:
+def prioritised_queue(batch: ProduceFrame, topic: Topic) -> int:
     """Return the queue of a PRIORITY topic that a whole batch is for.
 
     Raises:

@@ -39,7 +39,7 @@ import struct
 from array import array
 from collections.abc import Sequence
 
-from dledger.broker.body_digests import Digests, digest_of
+from dledger.broker.body_digests import Digests, digest_of, with_times
 from dledger.broker.command_frame import (
     CommandType,
     MalformedCommandError,
@@ -270,11 +270,22 @@ class ProduceFrame:
         encodings = self._data[self._encodings_at : self._encodings_at + self.count]
         return [self._bodies[row] for row, each in enumerate(encodings) if each != _IDENTITY[0]]
 
-    def body_digests(self) -> Digests:
-        """Return the digest of every body (`body_digests`). Raises MalformedCommandError."""
+    def body_digests(self, due_ms: Sequence[int] = ()) -> Digests:
+        """Return the digest of every body and of its time (`body_digests`).
+
+        *due_ms* has every message's time; if not given, they are those of the payload, if any.
+
+        Raises:
+            MalformedCommandError: The bodies are malformed.
+        """
         if self.count == 1:
-            return array("Q", (digest_of(self._bodies[0]),))
-        return self._bodies.digests()
+            digests = array("Q", (digest_of(self._bodies[0]),))
+        else:
+            digests = self._bodies.digests()
+        if not due_ms and self.typed is None:
+            return digests
+        times = due_ms or (() if self.typed is None else self.typed.deliver_at_ms())
+        return with_times(digests, times) if any(times) else digests
 
     def body_sizes(self) -> list[int]:
         """Return the bytes of every body. Raises MalformedCommandError."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dledger.checks.names import DEAD_LETTERS, MAX_NAME_LENGTH
-from dledger.common.limits import CONSUME_BACKOFF_S, MAX_INVISIBLE_MS
+from dledger.common.limits import CONSUME_BACKOFF_S, MAX_INVISIBLE_MS, ORDERED_BACKOFF_S
 from dledger.errors import InvalidArgument
 
 DEFAULT_ATTEMPTS: Final = 17
@@ -44,6 +44,8 @@ class Retries:
 
 DEFAULT: Final = Retries(DEFAULT_ATTEMPTS, tuple(1000 * each for each in CONSUME_BACKOFF_S))
 """What a group has for which nothing was set."""
+IN_ORDER: Final = Retries(DEFAULT_ATTEMPTS, tuple(1000 * each for each in ORDERED_BACKOFF_S))
+"""What it has of a FIFO topic then: all of its message group waits for a message that failed."""
 
 
 def check_retries(retries: Retries) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dledger.broker.commands import LeaseRef
+from dledger.broker.held_refs import Fate
 from dledger.broker.queue_positions import Payload
 from dledger.broker.redelivery import Retries
 from dledger.broker.topics import Topic
@@ -20,11 +21,13 @@ class Produced:
     """A batch was stored, now or by an earlier attempt of the same request, except its conflicts.
 
     Attributes:
-        queue_ids: The queue of each message, in the batch's order.
+        queue_ids: The queue of each message, in the batch's order; `held_refs.HELD_QUEUE` if it is
+            held, or was.
         offsets: The queue offset of each message, in the batch's order; `NOWHERE` if it conflicts,
-            or is a repeat of which nobody knows any more where it is.
+            or is a repeat of which nobody knows any more where it is. Of one that is held, or was,
+            what it is called (`Ref.number`).
         index: The Raft index of the entry that holds the first stored message; 0 if retention has
-            dropped it since, or no message was stored.
+            dropped it since, or no message was stored, or it is held, or was.
         generation: The topic's generation, which tells topics of one name apart.
         stored: How many messages are new; the others were stored before, or conflict.
         repeats: The rows that were stored before, ascending.
@@ -271,3 +274,45 @@ class Erased:
 
     messages: int
     entry: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldReleased:
+    """Held messages were delivered: those that were held until now.
+
+    Attributes:
+        before: What each of them was before, in the order of the command.
+        stored: Where they are, those that were delivered by this command; the others are `NOWHERE`.
+            None: none was, or their topic is gone, and they with it.
+    """
+
+    before: tuple[Fate, ...]
+    stored: Produced | None
+
+
+@dataclass(frozen=True, slots=True)
+class HeldMoved:
+    """How many held messages lie in this entry from now on."""
+
+    moved: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeldCancelled:
+    """What each of the messages was before, in order: one that was held is cancelled now."""
+
+    before: tuple[Fate, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HeldPaused:
+    """How many messages wait for a word from now on; 0: this pause was before."""
+
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeldResumed:
+    """How many messages had waited until now."""
+
+    waited: int

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from dledger.broker.body_digests import Digests
 from dledger.broker.deduplication import Known
+from dledger.broker.held_refs import HELD_QUEUE
 from dledger.broker.results import NOWHERE
 
 _QueuePosition = tuple[int, int]
@@ -33,7 +34,7 @@ class Rows:
         repeats: The rows whose messages were stored before: id and digest agree, or the sequence
             says so.
         conflicts: The rows whose ids belong to messages with other bodies.
-        home: The queue of the first repeat that was stored before; None if there is none.
+        home: The queue of the first repeat that was stored in one before; None if there is none.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class Rows:
             return
         self.repeats.append(row)
         self._positions[row] = (before.queue_id, before.offset)
-        if self.home is None:
+        if self.home is None and before.queue_id != HELD_QUEUE:
             self.home = before.queue_id
 
     def stored(self, row: int, queue_id: int, offset: int) -> None:

@@ -30,6 +30,9 @@ from dledger.broker.deduplication import DeduplicationWindow
 from dledger.broker.editions import Edition
 from dledger.broker.erase import Erase
 from dledger.broker.erasures import Erasure, Erasures
+from dledger.broker.held_commands import ProduceHeld, ReleaseHeld
+from dledger.broker.held_messages import HeldMessages
+from dledger.broker.holding import Holding
 from dledger.broker.lived_time import LivedTime
 from dledger.broker.produce import ProduceFrame
 from dledger.broker.queue_positions import Payload
@@ -69,6 +72,8 @@ _MAGIC: Final = b"DLGRBRK%d" % FORMAT
 _CRC: Final = struct.Struct("<I")
 _HAS_ERASURES: Final = 1 << 8
 """In the length of the secret: erasures follow it."""
+_HAS_HELD: Final = 1 << 9
+"""Likewise: what is held follows all else."""
 Pace = Callable[[Iterable[bytes]], Iterable[bytes]]
 _Read: TypeAlias = tuple[int, int, object]
 """Start and end of a command's payload, and the command, or the error if it is malformed."""
@@ -110,6 +115,7 @@ class BrokerState:
             know, whether it was heard of or not.
         secret: The key that signs receipt handles; empty until a SET_SECRET. Never reported.
         time: The log's time, and how much of it was lived; read-only for callers.
+        held: What is in the log and in no queue yet; read-only for callers.
         erasures: What was erased and may still lie in the log; read-only for callers.
         topics: Topics, their queues and what is known of repeats; read-only for callers.
         groups: Consumer groups and their deliveries; read-only for callers.
@@ -144,6 +150,8 @@ class BrokerState:
         self.topics = TopicStore(window, replayed, self._changes.arrived, self._edition)
         self.time = LivedTime()
         self.groups = ConsumerGroups(self.topics, self._changes, self._edition, self.time)
+        self.held = HeldMessages(self._edition)
+        self._holding = Holding(self.held, self.topics, window, replayed, self.time)
         self._handlers = self._bound()
 
     def _bound(self) -> dict[type, Callable[[Any], object]]:
@@ -167,6 +175,9 @@ class BrokerState:
             commands.SetRetention: self._set_retention,
             commands.SeekGroup: self.groups.seek,
             commands.SetGroup: self.groups.set,
+            commands.CancelHeld: self._holding.cancel,
+            commands.PauseHeld: self._holding.pause,
+            commands.ResumeHeld: self._holding.resume,
             Erase: self._erase,
         }
 
@@ -251,7 +262,7 @@ class BrokerState:
                 if command.replay is not None:
                     return self.topics.replay(command, command.replay, payload, self.time)
                 return self.topics.produce(command, payload, self.time.log_ms)
-            if isinstance(command, (Rekeep, DeadLetter)):
+            if isinstance(command, (Rekeep, DeadLetter, ProduceHeld, ReleaseHeld)):
                 return self._apply_inner(command, index)
             if isinstance(command, MalformedCommandError):
                 raise command
@@ -261,10 +272,16 @@ class BrokerState:
         except MalformedCommandError as error:
             return InvalidArgument(str(error))
 
-    def _apply_inner(self, command: Rekeep | DeadLetter, index: int) -> object:
+    def _apply_inner(
+        self, command: Rekeep | DeadLetter | ProduceHeld | ReleaseHeld, index: int
+    ) -> object:
         """Apply a command that has the payload of a PRODUCE in it, in entry *index*."""
         if isinstance(command, Rekeep):
             return self._rekeep(command, index)
+        if isinstance(command, ProduceHeld):
+            return self._holding.produce(command, index)
+        if isinstance(command, ReleaseHeld):
+            return self._holding.release(command, index)
         return self.groups.dead_letter(command, Payload(index, command.inner, command.end))
 
     def _delete_topic(self, command: commands.DeleteTopic) -> TopicDeleted:
@@ -289,7 +306,7 @@ class BrokerState:
             )
         held = self.topics.lowest_held()
         index = command.before_index if held is None else min(command.before_index, held)
-        dropped = self.forget_before(index)
+        dropped = self.forget_before(min(index, self.held.first_entry))
         return Retained(first_index=self.first_index, dropped=dropped)
 
     def _set_retention(self, command: commands.SetRetention) -> RetentionSet:
@@ -324,6 +341,7 @@ class BrokerState:
         For RETAIN, which is held back where a topic keeps them; else for who has lost the entries.
         """
         self.first_index = max(self.first_index, index)
+        self.held.drop_before(self.first_index)
         self.erasures.forget_before(self.first_index)
         dropped = self.topics.drop_before(self.first_index)
         self.groups.drop_before_first_offsets()
@@ -332,14 +350,18 @@ class BrokerState:
     def freeze(self) -> FrozenState:
         """Return the present state by reference; from now on this one changes copies only."""
         erasures = self.erasures.freeze() if len(self.erasures) else ()
+        marks = (_HAS_ERASURES if erasures else 0) | (_HAS_HELD if self.held.is_used else 0)
         numbers = partial(
             _numbers,
-            (self.applied_index, self.first_index, self.level),
+            (self.applied_index, self.first_index, self.level, len(self.secret) | marks),
             self.secret,
             erasures,
         )
         time = tuple(self.time.encoded())
-        parts = (numbers, partial(iter, time), self.topics.freeze(), self.groups.freeze())
+        parts: list[Encoded] = [numbers, partial(iter, time)]
+        parts += [self.topics.freeze(), self.groups.freeze()]
+        if self.held.is_used:
+            parts.append(self.held.freeze())
         frozen = FrozenState(parts)
         self._edition.end()
         return frozen
@@ -376,8 +398,8 @@ class BrokerState:
                 found=f"feature level {state.level}",
                 known=f"feature level {state._features.level}",
             )
-        size = source.number(high=commands.SECRET_BYTES | _HAS_ERASURES)
-        state.secret = source.raw(size & ~_HAS_ERASURES)
+        size = source.number(high=commands.SECRET_BYTES | _HAS_ERASURES | _HAS_HELD)
+        state.secret = source.raw(size & ~(_HAS_ERASURES | _HAS_HELD))
         if len(state.secret) not in (0, commands.SECRET_BYTES):
             raise source.malformed(f"a secret of {len(state.secret)} bytes")
         if size & _HAS_ERASURES:
@@ -387,6 +409,8 @@ class BrokerState:
         state.time.read(source)
         state.topics.read(source)
         state.groups.read(source)
+        if size & _HAS_HELD:
+            state.held.read(source)
         source.end()
         return state
 
@@ -399,6 +423,7 @@ class BrokerState:
         self.secret, self.erasures = other.secret, other.erasures
         self.time, self.topics = other.time, other.topics
         self.groups, self._changes = other.groups, other._changes
+        self.held, self._holding = other.held, other._holding
         self._edition = other._edition
         self._handlers = self._bound()
         self._changes.arrived.update(
@@ -430,6 +455,7 @@ class BrokerState:
             self.time.canonical(),
             self.topics.canonical(),
             self.groups.canonical(),
+            self.held.canonical(),
         ]
         return blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
 
@@ -438,12 +464,13 @@ _OF_COLUMNS: Final[Mapping[int, Callable[[bytes, int, int], object]]] = {
     CommandType.REKEEP: Rekeep,
     CommandType.ERASE: Erase.decode,
     CommandType.DEAD_LETTER: DeadLetter,
+    CommandType.PRODUCE_HELD: ProduceHeld,
+    CommandType.RELEASE_HELD: ReleaseHeld,
 }
 """What decodes commands whose payload is columns, but for PRODUCE, of which most of a log is."""
 
 
 def _numbers(numbers: Sequence[int], secret: bytes, erasures: Sequence[bytes]) -> Iterator[bytes]:
     yield b"".join(map(number, numbers))
-    yield number(len(secret) | (_HAS_ERASURES if erasures else 0))
     yield secret
     yield from erasures

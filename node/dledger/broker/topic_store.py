@@ -5,19 +5,21 @@ Owned by `state`, which routes commands here.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, replace
 from functools import partial
 from typing import Final, NamedTuple
 
 from dledger.broker import commands
-from dledger.broker.body_digests import Digests, digest_of
+from dledger.broker.body_digests import Digests, digest_of, with_times
 from dledger.broker.consume_queue import ConsumeQueue
 from dledger.broker.deduplication import DeduplicationWindow
 from dledger.broker.editions import Edition
 from dledger.broker.erase import Erase
+from dledger.broker.held_refs import HELD_QUEUE
 from dledger.broker.id_runs import IdRun
-from dledger.broker.key_queues import check_keyed
+from dledger.broker.key_queues import check_keyed, grouped_codes
 from dledger.broker.lived_time import LivedTime
 from dledger.broker.produce import NO_QUEUE, ProduceFrame
 from dledger.broker.queue_positions import Payload
@@ -109,6 +111,11 @@ class TopicStore:
         """How many topics there ever were."""
         return self._made
 
+    @property
+    def deletions(self) -> int:
+        """How many topics were ever deleted."""
+        return self._made - len(self._topics)
+
     def is_there(self, topic: Topic) -> bool:
         """Whether exactly this topic still exists, not a new one of the same name."""
         found = self._topics.get(topic.name)
@@ -153,10 +160,13 @@ class TopicStore:
         """Return how many messages a topic keeps, or raise UnknownTopic."""
         return self._kept[self.named(topic).name]
 
-    def is_taken(self, client_id: str, topic: str, message_id: str, body: bytes) -> bool:
-        """Whether an id is remembered as that of a message with another body."""
+    def is_taken(
+        self, client_id: str, topic: str, message_id: str, body: bytes, *, deliver_at_ms: int = 0
+    ) -> bool:
+        """Whether an id is remembered as that of a message with another body, or another time."""
         known = self._dedupe.find(client_id, topic, message_id.encode())
-        return known is not None and known.digest != digest_of(body)
+        (digest,) = with_times(array("Q", (digest_of(body),)), (deliver_at_ms,))
+        return known is not None and known.digest != digest
 
     @property
     def remembered_ids(self) -> int:
@@ -191,9 +201,10 @@ class TopicStore:
             topic = replace(topic, generation=self._made)
             self._queues_in_all += topic.queues
             self._topics[topic.name] = topic
-            edition, is_compacted = self._edition.number, topic.compaction is not None
+            is_compacted, in_order = topic.compaction is not None, TYPES[topic.type].in_order
             self._queues[topic.name] = [
-                ConsumeQueue(edition, begins_at_0=is_compacted) for _ in range(topic.queues)
+                ConsumeQueue(self._edition.number, begins_at_0=is_compacted, has_groups=in_order)
+                for _ in range(topic.queues)
             ]
             self._turns[topic.name] = self._kept[topic.name] = 0
             if topic.retention_hours is not None:
@@ -205,7 +216,8 @@ class TopicStore:
 
         Raises:
             UnknownTopic: There is no such topic.
-            InvalidArgument: It has more queues, may not have so many, or is compacted.
+            InvalidArgument: It has more queues, may not have so many, or what is in a message
+                chooses its queue, as in compacted and FIFO topics.
             LimitReached: There would be too many queues of all topics together.
         """
         topic = self.named(command.name)
@@ -213,6 +225,11 @@ class TopicStore:
             raise InvalidArgument(
                 f"topic {topic.name!r} is compacted, and its keys lie in its {topic.queues} queues "
                 "for ever: it does not grow; copy it into a new topic with more queues"
+            )
+        if TYPES[topic.type].in_order:
+            raise InvalidArgument(
+                f"topic {topic.name!r} is FIFO, and its message groups lie in its {topic.queues} "
+                "queues for ever: it does not grow; make a new topic with more queues"
             )
         grown = checked_topic(name=topic.name, type=topic.type, queues=command.queues)
         more = grown.queues - topic.queues
@@ -280,6 +297,7 @@ class TopicStore:
             UnknownTopic: There is no such topic.
             InvalidArgument: The topic does not have the requested queue.
             IllegalKey, SeveralQueues: It is compacted, and the messages' keys do not fit it.
+            IllegalGroup, SeveralQueues: It is FIFO, and their message groups do not fit it.
             MalformedCommandError: A column that is needed here is malformed.
         """
         if batch.queue_id != NO_QUEUE:
@@ -288,6 +306,9 @@ class TopicStore:
             self.queues(batch.topic)
         if self._topics[batch.topic].compaction is not None:
             check_keyed(batch, self._topics[batch.topic])
+        codes = None
+        if self._queues[batch.topic][0].groups is not None:
+            codes = grouped_codes(batch, self._topics[batch.topic])
         tags = batch.tags()
         ids = batch.ids() if batch.has_ids else None
         if ids is not None or replayed:
@@ -295,14 +316,17 @@ class TopicStore:
         if ids is not None:
             self._dedupe.heard(batch.client_id, batch.topic, now_ms)
         if replayed:
-            return self._produce_each(batch, tags, digests, payload, replayed)
-        if ids is not None:
-            all_have_one = isinstance(ids, IdRun) or b"" not in ids
-            if not (all_have_one and self._dedupe.is_new(batch.client_id, batch.topic, ids)):
-                return self._produce_each(batch, tags, digests, payload)
+            return self._produce_each(batch, tags, digests, payload, codes=codes, replayed=replayed)
+        if ids is not None and not (
+            (isinstance(ids, IdRun) or b"" not in ids)  # all have one
+            and self._dedupe.is_new(batch.client_id, batch.topic, ids)
+        ):
+            return self._produce_each(batch, tags, digests, payload, codes=codes)
         queue_id = self._choose_queue(batch)
         queue = self._own(batch.topic, queue_id)
         first = queue.append(payload, range(batch.count), tags)
+        if codes is not None and queue.groups is not None:
+            queue.groups.extend(codes)
         self._kept[batch.topic] += batch.count
         self._changed.add((batch.topic, queue_id))
         self._grew(batch.topic, payload)
@@ -341,6 +365,33 @@ class TopicStore:
             stored=1,
         )
 
+    def append_released(
+        self, batch: ProduceFrame, payload: Payload, rows: Sequence[int]
+    ) -> Produced:
+        """Append some rows of a payload, ascending and at least one, to a topic that is there.
+
+        The caller has checked queue and tags.
+        """
+        queue_id, tags = self._choose_queue(batch), batch.tags()
+        queue = self._own(batch.topic, queue_id)
+        places = [(NOWHERE, NOWHERE)] * batch.count
+        for some in _stretches(rows):
+            first = queue.append(payload, some, tags)
+            for row in some:
+                places[row] = queue_id, first + row - some.start
+        self._kept[batch.topic] += len(rows)
+        self._changed.add((batch.topic, queue_id))
+        self._grew(batch.topic, payload)
+        queue_ids, offsets = zip(*places, strict=True)
+        return Produced(
+            topic=batch.topic,
+            queue_ids=queue_ids,
+            offsets=offsets,
+            index=payload.index,
+            generation=self._topics[batch.topic].generation,
+            stored=len(rows),
+        )
+
     def _grew(self, topic: str, payload: Payload) -> None:
         size_bytes = payload.end - payload.start
         self.grown_bytes[topic] = self.grown_bytes.get(topic, 0) + size_bytes
@@ -351,9 +402,14 @@ class TopicStore:
         tags: list[bytes] | None,
         digests: Digests,
         payload: Payload,
+        *,
+        codes: array[int] | None,
         replayed: int = 0,
     ) -> Produced:
-        """Store a batch row by row, because some of its messages are known or have no id."""
+        """Store a batch row by row, because some of its messages are known or have no id.
+
+        *codes* are those of its message groups, if its topic is FIFO.
+        """
         scope, ids = (batch.client_id, batch.topic), batch.message_ids()
         known = [self._dedupe.find(*scope, message_id) for message_id in ids]
         rows = Rows(ids, digests, known, replayed)
@@ -364,6 +420,8 @@ class TopicStore:
             self._grew(batch.topic, payload)
             for row in rows.new:
                 offset = queue.append(payload, range(row, row + 1), tags)
+                if codes is not None and queue.groups is not None:
+                    queue.groups.extend(codes[row : row + 1])
                 rows.stored(row, queue_id, offset)
                 if ids[row]:
                     one, its = (ids[row],), digests[row : row + 1]
@@ -387,6 +445,8 @@ class TopicStore:
         queue_id, offset = next(
             (position for position in positions if position[1] != NOWHERE), (0, NOWHERE)
         )
+        if queue_id == HELD_QUEUE:
+            return 0
         queue = self._queues[topic][queue_id]
         return queue.locate(offset).payload.index if queue.has(offset) else 0
 
@@ -549,7 +609,10 @@ class TopicStore:
             )
             self._turns[name] = source.number(high=queues - 1)
             self._queues[name] = [
-                ConsumeQueue.read(source, begins_at_0=compaction is not None) for _ in range(queues)
+                ConsumeQueue.read(
+                    source, begins_at_0=compaction is not None, has_groups=TYPES[kind].in_order
+                )
+                for _ in range(queues)
             ]
             self._kept[name] = sum(queue.count for queue in self._queues[name])
             if hours is not None:
@@ -573,6 +636,15 @@ class TopicStore:
             self._dedupe.canonical(),
             self._lanes.canonical(),
         ]
+
+
+def _stretches(rows: Sequence[int]) -> Iterator[range]:
+    """Yield consecutive rows together."""
+    start = 0
+    for at in range(1, len(rows) + 1):
+        if at == len(rows) or rows[at] != rows[at - 1] + 1:
+            yield range(rows[start], rows[at - 1] + 1)
+            start = at
 
 
 def _more_of(topic: Topic) -> tuple[int, tuple[int, ...]]:

@@ -29,11 +29,13 @@ class TopicType(ABC):
     Attributes:
         name: In the log, in snapshots and on the wire; also RocketMQ's for the type of a message.
         fields: Which its messages may have of the fields that not all types know.
+        in_order: Whether messages of one group are delivered one after the other.
         highest_first: Whether who asks for messages of any queue gets those of higher ones first.
     """
 
     name: ClassVar[str]
     fields: ClassVar[frozenset[str]] = frozenset()
+    in_order: ClassVar[bool] = False
     highest_first: ClassVar[bool] = False
 
     def check(self, kind: str, fields: Collection[str]) -> None:
@@ -83,10 +85,11 @@ class Normal(TopicType):
 
 
 class Fifo(Normal):
-    """Those of a message group are delivered one after the other."""
+    """Those of a message group are delivered one after the other; each has one."""
 
     name = "FIFO"
     fields = frozenset({"message_group"})
+    in_order = True
 
 
 class Delay(Normal):
@@ -111,12 +114,14 @@ class Priority(Normal):
 
 
 NORMAL: Final = Normal()
+FIFO: Final = Fifo()
+DELAY: Final = Delay()
 PRIORITY: Final = Priority()
 TYPES: Final[Mapping[str, TopicType]] = {
-    each.name: each for each in (NORMAL, Fifo(), Delay(), Transaction(), PRIORITY)
+    each.name: each for each in (NORMAL, FIFO, DELAY, Transaction(), PRIORITY)
 }
 """The types that a topic may have, in the log and on every node."""
-SERVED: Final = frozenset({NORMAL.name, PRIORITY.name})
+SERVED: Final = frozenset({NORMAL.name, FIFO.name, DELAY.name, PRIORITY.name})
 """Those that this version serves: a topic of another type is in no log, as none is asked for."""
 LITE: Final = "LITE"
 """RocketMQ's type for millions of topics in one, which this broker will not have."""

@@ -209,7 +209,9 @@ def check_record(record: Record) -> None:
 def _check_unicode(record: Record) -> None:
     """Refuse lone surrogates, which a Python string may contain but UTF-8 cannot encode."""
     pairs = (text for pair in record.properties.items() for text in pair)
-    for text in (record.message_id, record.tag, *record.keys, *pairs):
+    group = "" if record.typed is None else record.typed.message_group
+    texts = (record.message_id, record.tag, group)
+    for text in (*texts, *record.keys, *pairs):
         try:
             text.encode()
         except UnicodeEncodeError as error:

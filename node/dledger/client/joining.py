@@ -7,10 +7,10 @@ that finds the lane free is sent at once, alone. Used by `append_stream`.
 A record joins only if a node would take it, by the same rules (`joinable`). So what a node can
 still refuse a whole batch for is what its records have in common, such as the topic.
 
-In a compacted topic the keys choose the queue, in one of type PRIORITY the priorities, and a batch
-is of one. A producer learns that, and how many queues there are, from the node that refuses its
-first batch of several; that batch is taken apart. From then on each queue has its lane, as if each
-record had asked for it.
+In a compacted topic the keys choose the queue, in a FIFO topic the message groups, in one of type
+PRIORITY the priorities, and a batch is of one. A producer learns that, and how many queues there
+are, from the node that refuses its first batch of several; that batch is taken apart. From then on
+each queue has its lane, as if each record had asked for it.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from operator import index
 from typing import Final
 
 from dledger.broker.message import Columns
-from dledger.broker.priorities import queue_of_record
 from dledger.broker.produce import NO_QUEUE, encode_produce
+from dledger.broker.queue_choice import queue_of_record
 from dledger.checks.messages import check_record
 from dledger.checks.names import is_client_id, is_name
 from dledger.client.message_ids import MessageIds
@@ -74,7 +74,8 @@ def size_of(record: Record | bytes) -> int:
     """Return what a record takes in a batch, about."""
     if isinstance(record, bytes):
         return len(record) + _ROW_BYTES
-    texts = (record.message_id, record.tag, *record.keys)
+    group = "" if record.typed is None else record.typed.message_group
+    texts = (record.message_id, record.tag, group, *record.keys)
     pairs = sum(len(name) + len(value) for name, value in record.properties.items())
     return len(record.body) + _ROW_BYTES + sum(map(len, texts)) + pairs
 

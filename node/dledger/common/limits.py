@@ -46,6 +46,8 @@ RENEWED_INVISIBLE_MS: Final = 60_000
 """Each later lease; it is renewed until the push consumer acks or is gone."""
 CONSUME_BACKOFF_S: Final = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200)
 """The delay before a push consumer gets a message again, by the number of failed attempts."""
+ORDERED_BACKOFF_S: Final = (1, 1, 2, 3, 5, 10)
+"""The same of a FIFO topic, where a message group waits meanwhile: 16 retries take two minutes."""
 
 MAX_HELD_BYTES: Final = 256 << 20
 """Of all unary requests in progress at one node; the most are held while there is no leader."""

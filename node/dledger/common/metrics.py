@@ -28,6 +28,7 @@ _TURN_SECONDS: Final = (
     *(0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.125, 0.15, 0.2, 0.3, 0.5, 0.75, 1),
     *(1.5, 2, 3, 5, 10),
 )
+_LATE_SECONDS: Final = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 3600)
 _PHASE_SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 _COMMANDS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _BYTES: Final = tuple(1 << power for power in range(10, 24, 2))
@@ -55,6 +56,7 @@ class Sample:
         role: The current role, as in `NodeStatus`.
         follower_lag_entries: By the name of each other voter; empty unless the node leads.
         dead_letters: By consumer group, of those with most; empty unless the node leads.
+        fifo_waiting: Likewise, as a share of the room of its fullest queue.
         quorum_margin: None unless the node leads.
         bytes_at_risk: None unless the node leads.
         commit_waits_seconds: None unless the node leads.
@@ -62,6 +64,7 @@ class Sample:
         log_ahead_seconds: None unless the node leads, and while too few clocks are heard.
         leader_since_timestamp_seconds: None unless the node leads, and has committed an entry.
         storage_watermark_bytes: None if messages never go for room.
+        held_overdue_seconds: None unless the node leads.
         door_processes: None without them.
         peer_certificate_expiry_timestamp_seconds: None without a certificate.
         peer_plain_text_accepted: None without a certificate.
@@ -72,6 +75,7 @@ class Sample:
     role: str
     follower_lag_entries: Mapping[str, int]
     dead_letters: Mapping[str, int]
+    fifo_waiting: Mapping[str, float]
     ready: bool = _gauge("1 when clients may be sent to this node")
     term: int = _gauge("Present Raft term; 0 before the node has joined a group")
     has_leader: bool = _gauge("1 when this node knows a leader")
@@ -137,6 +141,14 @@ class Sample:
     )
     replayed_lanes: int = _gauge(
         "Lanes of spools whose last sequence is known, by which a late replay is recognised"
+    )
+    held_messages: int = _gauge("Messages that are held until they are due")
+    held_messages_bytes: int = _gauge("Bytes of the bodies of held messages")
+    held_waiting_messages: int = _gauge(
+        "Held messages that wait for a word, since the group was restored: dledger held resume"
+    )
+    held_overdue_seconds: float | None = _gauge(
+        "On the leader: for how long the first held message that did not go yet has been due"
     )
     filter_kept_bytes: int = _gauge(
         "Size of what consumers' filters passed over and is kept for others of their groups"
@@ -221,7 +233,7 @@ class NodeMetrics:
         )
         self.rolled_messages = counter(
             "dledger_rolled_messages",
-            "Messages of topics that keep theirs longer, copied forward by this leader",
+            "Messages that are kept longer, or held, copied forward by this leader",
         )
         self.rolled_bytes = counter(
             "dledger_rolled_bytes",
@@ -254,6 +266,19 @@ class NodeMetrics:
         self.dead_letters_refused = counter(
             "dledger_dead_letters_refused",
             "Times that a message could not become a dead letter; it is tried again",
+        )
+        self.held_delivered = counter(
+            "dledger_held_delivered",
+            "Messages that were held until their time, and let go by this leader",
+        )
+        self.held_dropped = counter(
+            "dledger_held_dropped",
+            "Messages that were held and let go of unread: their topic is gone, or they are broken",
+        )
+        self.held_late_seconds = histogram(
+            "dledger_held_late_seconds",
+            "How late the first message of each command went that let go what was due",
+            _LATE_SECONDS,
         )
         self.filter_waits = counter(
             "dledger_filter_waits",
@@ -383,6 +408,13 @@ class _State(Collector):
             "dead_letters",
             "On the leader: dead letters of a consumer group that it has not consumed",
             sample.dead_letters if sample else {},
+            label="consumer_group",
+        )
+        yield self._family(
+            "fifo_waiting_ratio",
+            "On the leader: messages that wait for their message groups, as a share of the room for "
+            "them, in the fullest FIFO queue of a consumer group",
+            sample.fifo_waiting if sample else {},
             label="consumer_group",
         )
         for each in fields(Sample):

@@ -112,7 +112,8 @@ class SendBatches:
         if sending is not None and not sending.unchecked and sending.kind == NORMAL.name:
             self._join(send, sending, lane)
         else:
-            send.go_on(Resumes.NO)  # to be refused there, or looked into, or with a mark or a type
+            # To be refused there, or looked into, or with a mark, or of a type that goes singly.
+            send.go_on(Resumes.NO)
 
     def _wait(self, lane: _Lane, send: _Send) -> None:
         lane.waiting.append(send)

@@ -122,6 +122,10 @@ class Dating:
         if date_ms is not None and serves and is_done:
             self._leap_if_behind(date_ms)
 
+    def date_ms(self) -> int | None:
+        """Return the group's date as it is now, Unix ms; None while too few clocks are heard."""
+        return self._date(self._clock.monotonic_s())
+
     def _leap_if_behind(self, date_ms: int) -> None:
         from_ms = self._log_clock.now_ms()
         if date_ms - from_ms < LEAP_MS or not (index := self._leap(date_ms)):

@@ -131,6 +131,15 @@ class Engine(Protocol):
     def lived_ms(self) -> int:
         """The same in lived time, by which leases end; see `broker.lived_time`."""
 
+    def date_ms(self) -> int | None:
+        """The group's date, Unix milliseconds: which of all members' clocks are believed.
+
+        None while too few are heard to tell.
+        """
+
+    def holding_refusal(self) -> str:
+        """Why no more messages are held until they are due; empty: they are."""
+
     def on_applied(self, listener: Callable[[], None], awaited: Callable[[], bool]) -> None:
         """Call *listener* after entries were applied, one or many.
 

@@ -109,7 +109,7 @@ class Acker:
         lease = self._engine.state.groups.lease(group, topic, ref)
         if lease is None or not lease.client_id:
             return 0
-        return self._engine.state.groups.retries(group).delay_ms(lease.attempt)
+        return self._engine.state.groups.retries(group, topic).delay_ms(lease.attempt)
 
     def _receipts(self, group: str, topic: str) -> Receipts:
         """Return the decoder of receipt handles; for a missing topic it accepts none."""

@@ -25,7 +25,8 @@ from typing import Final, TypeAlias
 from dledger.broker.command_frame import MalformedCommandError
 from dledger.broker.commands import Receive, ReceiveAt
 from dledger.broker.consume_queue import ConsumeQueue
-from dledger.broker.deliveries import MAX_LEASES
+from dledger.broker.deliveries import QueueDeliveries
+from dledger.broker.held_leases import MAX_LEASES
 from dledger.broker.produce import ProduceFrame
 from dledger.broker.queue_positions import Stretch
 from dledger.broker.results import Received
@@ -116,7 +117,7 @@ class ExpressionScans:
 
     def _queue_has_more(self, group: str, topic: Topic, queue_id: int, sql: str) -> bool:
         queue = self._engine.state.topics.queue(topic.name, queue_id)
-        deliveries = self._engine.state.groups.peek(group, topic.name, queue_id)
+        deliveries = self._deliveries(group, topic, queue_id)
         position = self._engine.state.groups.next_offset(group, topic.name, queue_id)
         scan = self._scans.get((group, topic.name, topic.generation, queue_id, sql))
         again = 0 if scan is None else len(scan.again)
@@ -233,16 +234,21 @@ class ExpressionScans:
         ):
             scan.is_lost = True
 
+    def _deliveries(self, group: str, topic: Topic, queue_id: int) -> QueueDeliveries | None:
+        """Return a group's deliveries of a queue; a FIFO topic has none that anybody scans for."""
+        found = self._engine.state.groups.peek(group, topic.name, queue_id)
+        return found if isinstance(found, QueueDeliveries) else None
+
     def _room(self, group: str, topic: Topic, queue_id: int) -> int:
         """Return how many messages of a queue the group may get before others are acked."""
-        deliveries = self._engine.state.groups.peek(group, topic.name, queue_id)
+        deliveries = self._deliveries(group, topic, queue_id)
         return MAX_LEASES - (0 if deliveries is None else len(deliveries.leases))
 
     async def _look_at_ended(
         self, scan: _Scan, poll: Receive, topic: Topic, queue_id: int, wanted: Expression
     ) -> tuple[list[int], list[int]]:
         """Return messages whose lease has ended that match, and those that do not."""
-        deliveries = self._engine.state.groups.peek(poll.group, topic.name, queue_id)
+        deliveries = self._deliveries(poll.group, topic, queue_id)
         if deliveries is None:
             return [], []
         ended = deliveries.find_ended(self._lived_ms(), poll.limit + len(scan.again))

@@ -47,7 +47,7 @@ class Want:
     Attributes:
         queue_id: The one queue, or `ANY_QUEUE`.
         queue_ids: The queue it may be answered from; None: any that its topic has by then.
-        limit: The most messages it takes.
+        limit: The most messages it takes; of a FIFO topic the most message groups.
         attempt_id: Identifies the poll if the client repeats it; empty: nothing does.
         codes: The tag codes that its filter names; None: it takes every message. Or the text of an
             SQL92 expression.

@@ -34,6 +34,7 @@ from dledger.rocketmq.dead_letters import DeadLetters
 from dledger.rocketmq.offsets import Offsets
 from dledger.rocketmq.polls import HeldPolls
 from dledger.rocketmq.pulling import Puller
+from dledger.rocketmq.recalling import Recaller
 from dledger.rocketmq.receiving import Receiver, nothing_new
 from dledger.rocketmq.refused import refused_response
 from dledger.rocketmq.routes import Router
@@ -60,7 +61,6 @@ _RECEIVE: Final = "ReceiveMessage"
 _PULL: Final = "PullMessage"
 _LATER: Final = (
     "EndTransaction",
-    "RecallMessage",
     "SyncLiteSubscription",
 )
 _RETRY_S: Final = 0.1
@@ -85,6 +85,7 @@ class MessagingParts:
     offsets: Offsets
     puller: Puller
     dead_letters: DeadLetters
+    recaller: Recaller
     telemetry: Telemetry
     polls: HeldPolls
     room: WaitingRoom
@@ -134,6 +135,7 @@ class MessagingHandlers:
                 messaging_method(
                     "ForwardMessageToDeadLetterQueue", serve=self.parts.dead_letters.forward
                 ),
+                messaging_method("RecallMessage", serve=self.parts.recaller.recall),
                 messaging_method("NotifyClientTermination", serve=clients.terminate),
                 messaging_method("Telemetry", stream=self.parts.telemetry.serve),
                 self._receiving,

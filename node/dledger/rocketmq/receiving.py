@@ -11,13 +11,14 @@ from google.protobuf.duration_pb2 import Duration
 
 from dledger.broker.command_frame import MalformedCommandError
 from dledger.broker.commands import Ack, ChangeInvisible, LeaseRef, Receive, ReceiveAt
+from dledger.broker.fifo_deliveries import groups_in
 from dledger.broker.filters import parse_tags, tag_codes
 from dledger.broker.message import Encoding, Message
 from dledger.broker.produce import ProduceFrame
 from dledger.broker.queue_positions import Payload
 from dledger.broker.rekeep import REKEPT, Origin, origins
 from dledger.broker.results import Delivery, Received
-from dledger.broker.topics import TYPES, Topic
+from dledger.broker.topics import FIFO, TYPES, Topic
 from dledger.calls.caller import Caller
 from dledger.checks.resources import client_id, group_name, topic_name
 from dledger.common.limits import (
@@ -87,7 +88,7 @@ class _Poll:
             queue_ids=None if command.any_queue else range(first, first + 1),
             codes=tag_codes(command.tags) if self.expression is None else self.expression.text,
             scans=self.scans,
-            limit=command.limit,
+            limit=command.limit if self.topic.type != FIFO.name else groups_in(command.limit),
             attempt_id=command.attempt_id,
             since_s=self.since_s,
             address=self.address,
@@ -165,6 +166,11 @@ class Receiver:
         if request.batch_size < 1:
             raise Rejected(Code.BAD_REQUEST, f"batch_size must be positive: {request.batch_size}")
         topic = await self._resolver.topic(name)
+        if wanted is not None and topic.type == FIFO.name:
+            raise Rejected(
+                Code.ILLEGAL_FILTER_EXPRESSION,
+                f"topic {name!r} is FIFO, where an SQL92 filter is not served: filter by tag",
+            )
         await self._resolver.group(group)
         if request.message_queue.id >= topic.queues:
             raise Rejected(
@@ -346,7 +352,7 @@ class Receiver:
                 language,
                 command.group,
             )
-            retries = self._engine.state.groups.retries(command.group)
+            retries = self._engine.state.groups.retries(command.group, command.topic)
             change = ChangeInvisible(
                 group=command.group,
                 topic=command.topic,

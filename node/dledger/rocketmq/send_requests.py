@@ -11,11 +11,12 @@ from typing import Final, NamedTuple
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from dledger.broker.key_queues import queues_of_keys
+from dledger.broker.held_commands import encode_produce_held
+from dledger.broker.held_refs import Kind
 from dledger.broker.message import Columns, Encoding, Message
-from dledger.broker.priorities import queues_of_priorities
 from dledger.broker.produce import NO_QUEUE, encode_produce
-from dledger.broker.topics import NORMAL, PRIORITY, SERVED, TYPES, Topic
+from dledger.broker.queue_choice import queues_of_messages
+from dledger.broker.topics import DELAY, NORMAL, TYPES, Topic
 from dledger.checks.messages import (
     check_body,
     check_digest,
@@ -25,7 +26,6 @@ from dledger.checks.messages import (
     check_times,
     check_total,
     check_trace,
-    check_typed,
 )
 from dledger.checks.names import check_may_be_sent_to
 from dledger.checks.packed import check_small
@@ -33,22 +33,15 @@ from dledger.checks.replays import replay_mark
 from dledger.checks.resources import checked_client_id, topic_name
 from dledger.common.limits import MAX_ID_LENGTH, MAX_MESSAGES
 from dledger.common.replay_mark import ReplayMark
-from dledger.errors import TopicTypeMismatch
+from dledger.rocketmq.message_types import PLAIN, check_kind, kind_of_all, typed_of
 from dledger.rpc.rocketmq_stubs import definition, service
 from dledger.rpc.status import Code, Rejected, ok
-from dledger.types import NO_PRIORITY, Typed
 
 _ONE_SENT: Final[bytes] = service.SendMessageResponse(
     status=ok(), entries=[service.SendResultEntry(status=ok())]
 ).SerializeToString()
 """The response to nearly every SendMessage, without id and offset: parsing it is faster than
 building it from parts."""
-_OF_SOME_TYPES: Final = ("message_group", "delivery_timestamp", "lite_topic", "priority")
-"""Fields of a message that only some types of topics know."""
-_KINDS: Final = {value: name for name, value in definition.MessageType.items()} | {
-    definition.MessageType.MESSAGE_TYPE_UNSPECIFIED: NORMAL.name
-}
-_NORMAL: Final = definition.MessageType.NORMAL
 _PLAIN: Final = Encoding.IDENTITY
 _ENCODINGS: Final = {0: Encoding.IDENTITY} | {int(encoding): encoding for encoding in Encoding}
 
@@ -84,6 +77,11 @@ class Sending(NamedTuple):
     unchecked: Sequence[bytes] = ()
     kind: str = NORMAL.name
 
+    @property
+    def is_timed(self) -> bool:
+        """Whether each of its messages has a time at which it is to be delivered."""
+        return self.kind == DELAY.name
+
     def check_topic(self, topic: Topic) -> None:
         """Raise TopicTypeMismatch if the topic does not take messages of this kind."""
         if topic.type != self.kind:
@@ -112,8 +110,8 @@ def checked(
     for each in request.messages:
         message = message_of(each)
         messages.append(message)
-        if each.system_properties.message_type > _NORMAL:
-            kind = _kind_of_all(request.messages)
+        if each.system_properties.message_type > PLAIN:
+            kind = kind_of_all(request.messages)
         size_bytes += len(message.body)
         if message.encoding is not _PLAIN:
             unchecked.append(message.body)
@@ -128,12 +126,11 @@ def checked(
 def by_queue(sending: Sending, topic: Topic) -> list[Sending]:
     """Return a request to a topic that chooses the queue in parts of one each, one after the other.
 
-    A compacted one does so by key, one of type PRIORITY by priority. A part ends where the next
-    message's queue is another one, so that the sequences of a replay follow each other in each
-    part. Raises IllegalKey.
+    A part ends where the next message's queue is another one, so that the sequences of a replay
+    follow each other in each part. Raises as `queues_of_messages` does.
     """
     parts, start = list[Sending](), 0
-    for queue_id, rows in groupby(_chosen_queues(sending.messages, topic)):
+    for queue_id, rows in groupby(queues_of_messages(sending.messages, topic)):
         stop = start + len(list(rows))
         messages = sending.messages[start:stop]
         mark = sending.origin.replay
@@ -147,16 +144,11 @@ def by_queue(sending: Sending, topic: Topic) -> list[Sending]:
     return parts
 
 
-def _chosen_queues(messages: Sequence[Message], topic: Topic) -> list[int]:
-    if topic.type == PRIORITY.name:
-        return queues_of_priorities(topic, [(each.typed or Typed()).priority for each in messages])
-    return queues_of_keys(topic, [[key.encode() for key in each.keys] for each in messages])
-
-
 def response_of(messages: Sequence[Message], offsets: Sequence[int]) -> service.SendMessageResponse:
     """Return the response for messages that are stored at these queue offsets.
 
-    An offset is -1 where nobody knows it any more; RocketMQ's clients pass it on as it is.
+    An offset is -1 where nobody knows it any more, or not yet, since the message is held;
+    RocketMQ's clients pass it on as it is.
     """
     if len(messages) > 1:
         entries = [
@@ -182,6 +174,12 @@ def encoded(origin: Origin, messages: Sequence[Message]) -> bytes:
     )
 
 
+def encoded_held(origin: Origin, messages: Sequence[Message]) -> bytes:
+    """Return the framed PRODUCE_HELD command for checked messages, each of which has a time."""
+    due_ms = [message.typed.deliver_at_ms if message.typed else 0 for message in messages]
+    return encode_produce_held(Kind.TIMER, due_ms, encoded(origin, messages))
+
+
 def topic_of(messages: Sequence[definition.Message]) -> str:
     """Return the one topic that all of a request's messages name."""
     if not 1 <= len(messages) <= MAX_MESSAGES:
@@ -205,11 +203,12 @@ def message_of(message: definition.Message) -> Message:
 
     Raises:
         Rejected: With the protocol's code for what is wrong.
-        TopicTypeMismatch: It is of a type that is not served, or has what its type does not know.
+        TopicTypeMismatch: It is of a type that is not served, or lacks what is its type's.
         InvalidArgument: Its producer's timestamp is out of range.
     """
     system, body = message.system_properties, message.body
-    _check_kind(system)
+    check_kind(system)
+    typed = typed_of(system) if system.message_type > PLAIN else None
     check_body(body)
     check_digest(body, system.body_digest)
     message_id = system.message_id
@@ -230,38 +229,8 @@ def message_of(message: definition.Message) -> Message:
         born_at_ms=_milliseconds(system.born_timestamp),
         encoding=_encoding(system.body_encoding),
         trace_context=trace_context,
-        typed=_typed_of(system) if system.message_type > _NORMAL else None,
+        typed=typed,
     )
-
-
-def _check_kind(system: definition.SystemProperties) -> None:
-    """Refuse a message of a type that is not served, and one with fields of another type."""
-    kind = _KINDS.get(system.message_type) or str(system.message_type)
-    own = TYPES[kind] if kind in SERVED else NORMAL
-    own.check(kind, [each for each in _OF_SOME_TYPES if system.HasField(each)])
-
-
-def _kind_of_all(messages: Sequence[definition.Message]) -> str:
-    """Return the type that all messages of a request have, each of which is served."""
-    kinds = {_KINDS[each.system_properties.message_type] for each in messages}
-    if len(kinds) > 1:
-        raise TopicTypeMismatch(
-            f"one request sends messages of one type, not of {' and '.join(sorted(kinds))}"
-        )
-    return kinds.pop()
-
-
-def _typed_of(system: definition.SystemProperties) -> Typed:
-    """Return what a message has that only its type knows, and must have."""
-    if not system.HasField("priority"):
-        raise TopicTypeMismatch(
-            "a PRIORITY message has a priority, from 0, the lowest, on, and this one has none"
-        )
-    if system.priority <= NO_PRIORITY:
-        raise Rejected(Code.BAD_REQUEST, f"a priority is from 0 on, not {system.priority}")
-    typed = Typed(priority=system.priority)
-    check_typed(typed)
-    return typed
 
 
 def _milliseconds(timestamp: Timestamp) -> int:

@@ -10,8 +10,11 @@ from hashlib import blake2b
 from prometheus_client import Counter
 
 from dledger.broker.command_frame import CommandType, MalformedCommandError
+from dledger.broker.held_refs import HELD_QUEUE, HeldMessage, Ref
 from dledger.broker.message import Message
 from dledger.broker.produce import ProduceFrame
+from dledger.broker.queue_choice import chooses_queues
+from dledger.broker.queue_positions import Position
 from dledger.broker.results import NOWHERE, Produced
 from dledger.broker.topics import NORMAL, Topic
 from dledger.calls.caller import Caller
@@ -19,6 +22,7 @@ from dledger.calls.method import Submitted
 from dledger.checks.names import SCOPE_DIGEST_BYTES
 from dledger.door.contract import REPLAY_FIELD
 from dledger.errors import (
+    DiskFull,
     DledgerError,
     MessageIdConflict,
     OffsetOutOfRange,
@@ -29,12 +33,15 @@ from dledger.requests.engine import Engine
 from dledger.requests.topic_resolver import TopicResolver
 from dledger.requests.unpacking import Unpacking
 from dledger.rocketmq.command_batcher import CommandBatcher, Place
+from dledger.rocketmq.delivery_times import is_to_wait
+from dledger.rocketmq.recall_handles import RecallHandles
 from dledger.rocketmq.send_requests import (
     Origin,
     Sending,
     by_queue,
     checked,
     encoded,
+    encoded_held,
     response_of,
 )
 from dledger.rpc.rocketmq_stubs import service
@@ -52,6 +59,9 @@ class Sender:
         self._batches: CommandBatcher[Origin, Message] = CommandBatcher(
             engine, CommandType.PRODUCE, encoded
         )
+        self._held: CommandBatcher[Origin, Message] = CommandBatcher(
+            engine, CommandType.PRODUCE_HELD, encoded_held
+        )
 
     async def send(
         self, request: service.SendMessageRequest, caller: Caller
@@ -62,10 +72,12 @@ class Sender:
         topic = await self._topic_of(sending)
         if (topics := self._engine.state.topics).full:
             topics.check_takes(sending.origin.topic)
-        if topic.compaction is None and topic.type == NORMAL.name:
-            offsets = await self._offsets(sending, await self._submitted(sending))
-        else:
+        if sending.is_timed:
+            return await self._send_timed(sending, topic)
+        if chooses_queues(topic):
             offsets = await self._offsets_of(by_queue(sending, topic))
+        else:
+            offsets = await self._offsets(sending, await self._submitted(sending))
         return response_of(sending.messages, offsets)
 
     async def _topic_of(self, sending: Sending) -> Topic:
@@ -83,16 +95,35 @@ class Sender:
         sending.check_topic(topic)
         return topic
 
+    async def _send_timed(self, sending: Sending, topic: Topic) -> service.SendMessageResponse:
+        """Hold messages until they are due, or store them if they are; a retry may find either."""
+        secret = await self._resolver.secret()  # before: nothing is to be held without a handle
+        is_later = is_to_wait(sending.messages, self._engine.date_ms())
+        if is_later and (why := self._engine.holding_refusal()):
+            raise DiskFull(why)
+        places = await self._places(sending, await self._submitted(sending, is_held=is_later))
+        response = response_of(sending.messages, [-1 if q == HELD_QUEUE else o for q, o in places])
+        handles = RecallHandles(secret, topic=topic.name, generation=topic.generation)
+        for entry, (queue_id, offset) in zip(response.entries, places, strict=True):
+            if queue_id == HELD_QUEUE:
+                entry.recall_handle = handles.encode(Ref.unpack(offset), entry.message_id)
+        return response
+
     async def _offsets(self, sending: Sending, place: Place) -> list[int]:
         """Return the offsets of messages that were stored at a place, in their order."""
+        return [offset for _, offset in await self._places(sending, place)]
+
+    async def _places(self, sending: Sending, place: Place) -> list[tuple[int, int]]:
+        """Return queue and offset of messages that were stored at a place, in their order."""
         stored, first = _placed(place)
         messages = sending.messages
-        offsets = list(stored.offsets[first : first + len(messages)])
+        rows = slice(first, first + len(messages))
+        places = list(zip(stored.queue_ids[rows], stored.offsets[rows], strict=True))
         unsure = [row - first for row in _unsure(stored) if 0 <= row - first < len(messages)]
         own = (self._own(sending, messages[row], stored, first + row) for row in unsure)
-        for row, offset in zip(unsure, await asyncio.gather(*own), strict=True):
-            offsets[row] = offset
-        return offsets
+        for row, found in zip(unsure, await asyncio.gather(*own), strict=True):
+            places[row] = found
+        return places
 
     async def _offsets_of(self, parts: Sequence[Sending]) -> list[int]:
         """Store a request in parts of one queue each; return all offsets, in their order.
@@ -146,10 +177,10 @@ class Sender:
     ) -> Submitted[service.SendMessageResponse] | None:
         """Submit the request's messages now.
 
-        None if their topic has to be created first, chooses their queues, or perhaps takes none for
-        want of room, or a body of theirs takes long to look into. They are no replay's: the group
-        often knows some of it, and it has thousands, which nobody is to parse and check twice. So
-        `send` serves it.
+        None if their topic has to be created first, or chooses their queues, or perhaps takes none
+        for want of room; or if they are not NORMAL, or a body of theirs takes long to look into.
+        They are no replay's: the group often knows some of it, and it has thousands, which nobody
+        is to parse and check twice. So `send` serves it.
 
         The response is None if an id of theirs was used before: `send` has to look by whom.
         """
@@ -164,8 +195,8 @@ class Sender:
             self._submitted(sending), lambda place: _plain_response(sending, *_placed(place))
         )
 
-    def _submitted(self, sending: Sending) -> asyncio.Future[Place]:
-        return self._batches.submit(
+    def _submitted(self, sending: Sending, *, is_held: bool = False) -> asyncio.Future[Place]:
+        return (self._held if is_held else self._batches).submit(
             sending.origin,
             sending.messages,
             sending.size_bytes,
@@ -174,8 +205,10 @@ class Sender:
             alone=sending.origin.replay is not None,
         )
 
-    async def _own(self, sending: Sending, message: Message, stored: Produced, row: int) -> int:
-        """Return the own offset of a message whose id was used before, maybe for another message.
+    async def _own(
+        self, sending: Sending, message: Message, stored: Produced, row: int
+    ) -> tuple[int, int]:
+        """Return the own place of a message whose id was used before, maybe for another message.
 
         Raises:
             MessageIdConflict: It is not stored: another message has its id even in its own scope.
@@ -184,15 +217,16 @@ class Sender:
         if offset != NOWHERE and await is_stored(
             self._engine, origin.topic, queue_id, offset, message
         ):
-            return offset
+            return queue_id, offset
         self._conflicts.inc()
         scope = scope_of(origin.client_id, message)
         origin = origin._replace(client_id=scope, replay=None)
         again = Sending(origin, [message], len(message.body), sending.line)
-        stored, row = _placed(await self._submitted(again))
+        is_later = sending.is_timed and is_to_wait([message], self._engine.date_ms())
+        stored, row = _placed(await self._submitted(again, is_held=is_later))
         if row in stored.conflicts:
             raise MessageIdConflict.of_message(message.message_id)
-        return stored.offsets[row]
+        return stored.queue_ids[row], stored.offsets[row]
 
 
 def _placed(place: Place) -> tuple[Produced, int]:
@@ -274,9 +308,14 @@ async def is_stored(
     Raises:
         Unavailable: It cannot be read now.
     """
-    queue = engine.state.topics.queue(topic, queue_id)
     try:
-        place = queue.locate(offset)
+        place: HeldMessage | Position | None
+        if queue_id == HELD_QUEUE:
+            place = engine.state.held.find(Ref.unpack(offset))
+        else:
+            place = engine.state.topics.queue(topic, queue_id).locate(offset)
+        if place is None:
+            return True
         payload = place.payload
         entry = await engine.read_entry(payload.index)
         stored = ProduceFrame(entry.data, payload.start, payload.end).message(place.row)

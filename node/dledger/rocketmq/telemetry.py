@@ -6,9 +6,11 @@ No other call depends on this stream, since the SDKs reopen it only minutes afte
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
 
 from google.protobuf.message import DecodeError
 
@@ -37,6 +39,30 @@ _SEND_BACKOFF_MS: Final = (10, 1000)
 _NEVER_LAST: Final = (1 << 31) - 1
 """What a client is told whose messages come without end."""
 _REQUEST_TIMEOUT_S: Final = 3
+CURRENT_S: Final = 2.0
+"""How long Settings wait for a state that is not behind; SDKs wait for three seconds."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribed:
+    """What a consumer group has for the topics that a client names.
+
+    Attributes:
+        retries: How often a message comes, and when again.
+        in_order: Whether one of the topics is FIFO: then the client works through the messages of a
+            message group one after the other, and tries each again where it is.
+    """
+
+    retries: Retries
+    in_order: bool = False
+
+
+SubscribedTo: TypeAlias = Callable[[str, Sequence[str]], Subscribed]
+"""Returns what a consumer group has for topics, given by their names."""
+WaitForState: TypeAlias = Callable[[Caller], Awaitable[None]]
+"""Returns once this node's state is not behind; raises DledgerError if that takes too long."""
 
 
 class _Stream:
@@ -44,6 +70,7 @@ class _Stream:
 
     Attributes:
         stream: The call.
+        caller: Who has opened it.
         peer: Its connection.
         client_id: Its client's; empty: it has no name that counts.
         entry: What it has of all streams.
@@ -56,6 +83,7 @@ class _Stream:
     __slots__ = (
         "_telemetry",
         "before_bytes",
+        "caller",
         "client_id",
         "entry",
         "is_ended",
@@ -67,9 +95,11 @@ class _Stream:
     reads: Final = True
     entry: Entry[_Stream]
 
-    def __init__(self, telemetry: Telemetry, peer: str, client_id: str, stream: Stream) -> None:
-        self._telemetry, self.peer, self.client_id = telemetry, peer, client_id
-        self.stream = stream
+    def __init__(
+        self, telemetry: Telemetry, caller: Caller, client_id: str, stream: Stream
+    ) -> None:
+        self._telemetry, self.caller, self.client_id = telemetry, caller, client_id
+        self.peer, self.stream = caller.peer, stream
         self.before_bytes: int | None = None
         self.task: asyncio.Task[object] | None = None
         self.is_ended = self.is_evicted = False
@@ -103,10 +133,11 @@ class Telemetry:
         self,
         admission: AdmissionControl,
         outflow: Outflow,
-        retries_of: Callable[[str], Retries],
+        subscribed: SubscribedTo,
+        wait_for_state: WaitForState,
     ) -> None:
         self._admission, self._outflow = admission, outflow
-        self._retries_of = retries_of
+        self._subscribed, self._wait_for_state = subscribed, wait_for_state
         self._open: Share[_Stream] = Share(MAX_TELEMETRY_STREAMS, _evict)
         self._streams = set[_Stream]()
         self._is_closed = False
@@ -149,7 +180,7 @@ class Telemetry:
         if client_id:
             self._peers.setdefault(client_id, []).append(peer)
         self._of[peer] += 1
-        mine = _Stream(self, peer, client_id, stream)
+        mine = _Stream(self, caller, client_id, stream)
         mine.entry = self._open.enter(address_of(caller.host), mine, line=peer)
         self._streams.add(mine)
         return await self.go_on(mine)
@@ -203,7 +234,9 @@ class Telemetry:
             async with message as raw:
                 if message.ended:
                     return False
-                answer = answer_to(raw, self._retries_of)
+                if is_subscription(raw):
+                    await self._be_current(mine)
+                answer = answer_to(raw, self._subscribed)
         except DledgerError as error:
             await stream.send(_refused(code_of(error), str(error)))
             return False
@@ -213,29 +246,48 @@ class Telemetry:
         mine.before_bytes = len(raw)
         return True
 
+    async def _be_current(self, mine: _Stream) -> None:
+        """Wait for a state that knows the topics of a subscription as the group does now.
 
-def _of_nobody(group: str) -> Retries:
-    del group
-    return DEFAULT
+        A follower that lags would say of a new FIFO topic that it has no order, and its client
+        would work in parallel until it sends its Settings again. Without a leader it is told what
+        this node knows, since SDKs do not start otherwise.
+        """
+        try:
+            async with asyncio.timeout(CURRENT_S):
+                await self._wait_for_state(mine.caller)
+        except (DledgerError, TimeoutError) as error:
+            logger.info("Settings are answered from a state that may be behind: %s", error)
 
 
-def answer_to(raw: bytes, retries_of: Callable[[str], Retries] = _of_nobody) -> bytes:
-    """Return the response to one TelemetryCommand; empty if it needs none.
+def _of_nobody(group: str, topics: Sequence[str]) -> Subscribed:
+    del group, topics
+    return Subscribed(DEFAULT)
 
-    *retries_of* returns what is set for the consumer group of a name.
-    """
+
+def is_subscription(raw: bytes) -> bool:
+    """Whether a TelemetryCommand has a consumer's Settings."""
+    try:
+        command = service.TelemetryCommand.FromString(raw)
+    except DecodeError:
+        return False
+    return bool(command.settings.WhichOneof("pub_sub") == "subscription")
+
+
+def answer_to(raw: bytes, subscribed: SubscribedTo = _of_nobody) -> bytes:
+    """Return the response to one TelemetryCommand; empty if it needs none."""
     try:
         command = service.TelemetryCommand.FromString(raw)
     except DecodeError:
         return _refused(Code.BAD_REQUEST, "expected a TelemetryCommand")
     if not command.HasField("settings"):
         return b""
-    answer = service.TelemetryCommand(status=ok(), settings=merged(command.settings, retries_of))
+    answer = service.TelemetryCommand(status=ok(), settings=merged(command.settings, subscribed))
     return bytes(answer.SerializeToString())
 
 
 def merged(
-    settings: definition.Settings, retries_of: Callable[[str], Retries] = _of_nobody
+    settings: definition.Settings, subscribed: SubscribedTo = _of_nobody
 ) -> definition.Settings:
     """Return the client's Settings, with every field filled in that the server decides.
 
@@ -249,7 +301,7 @@ def merged(
     if not result.request_timeout.ToMilliseconds():
         result.request_timeout.seconds = _REQUEST_TIMEOUT_S
     if settings.WhichOneof("pub_sub") == "subscription":
-        _merge_subscription(result, retries_of)
+        _merge_subscription(result, subscribed)
     else:
         _merge_publishing(result)
     return result
@@ -267,23 +319,26 @@ def _merge_publishing(settings: definition.Settings) -> None:
     backoff.multiplier = 2
 
 
-def _merge_subscription(
-    settings: definition.Settings, retries_of: Callable[[str], Retries]
-) -> None:
+def _merge_subscription(settings: definition.Settings, subscribed: SubscribedTo) -> None:
     subscription = settings.subscription
-    subscription.fifo = False
+    topics = [_full_name(entry.topic) for entry in subscription.subscriptions]
+    found = subscribed(_full_name(subscription.group), topics)
+    subscription.fifo = found.in_order
     subscription.receive_batch_size = MAX_RECEIVE_BATCH
     asked_ms = subscription.long_polling_timeout.ToMilliseconds()
     # A stopping client waits for its polls to end, so a shorter poll makes a faster stop.
     poll_ms = min(asked_ms, DEFAULT_POLL_MS) if asked_ms > 0 else DEFAULT_POLL_MS
     subscription.long_polling_timeout.FromMilliseconds(poll_ms)
     settings.backoff_policy.Clear()
-    group = subscription.group
-    namespace = f"{group.resource_namespace}%" if group.resource_namespace else ""
-    retries = retries_of(namespace + group.name)
+    retries = found.retries
     settings.backoff_policy.max_attempts = retries.max_attempts or _NEVER_LAST
     for delay_ms in retries.backoff_ms:
         settings.backoff_policy.customized_backoff.next.add().FromMilliseconds(delay_ms)
+
+
+def _full_name(resource: definition.Resource) -> str:
+    namespace = f"{resource.resource_namespace}%" if resource.resource_namespace else ""
+    return f"{namespace}{resource.name}"
 
 
 def _evict(stream: _Stream) -> None:

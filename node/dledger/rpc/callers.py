@@ -59,8 +59,8 @@ _RULES: Final = (
         (
             "AddLearner Bootstrap ChangeMembers CreateGroup DeleteGroup DeleteTopic DescribeGroup "
             "DropDeadLetters Erase FindMessages ForceNewGroup GrowTopic ListDeadLetters "
-            "ListErasures ListGroups RemoveMember ResendDeadLetters SeekGroup SetGroup "
-            "SetTopicRetention TransferLeader WatchStatus"
+            "ListErasures ListGroups ListHeld RemoveMember ResendDeadLetters ResumeHeld "
+            "SeekGroup SetGroup SetTopicRetention TransferLeader WatchStatus"
         ),
     ),
 )

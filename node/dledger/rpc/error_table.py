@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from grpc import StatusCode
 
 from dledger import errors
 from dledger.errors import DledgerError
 from dledger.types import NodeId
+
+_Illegal = TypeVar("_Illegal", errors.IllegalKey, errors.IllegalGroup)
 
 ERROR_KEY: Final = "dledger-error"
 ARGUMENT_KEY: Final = "dledger-error-argument"
@@ -69,7 +71,7 @@ def _of_topic(kind: type[errors.UnknownTopic], sentence: str, topic: str) -> err
     return error
 
 
-def _illegal_key(kind: type[errors.IllegalKey], sentence: str, _: str) -> errors.IllegalKey:
+def _illegal(kind: type[_Illegal], sentence: str, _: str) -> _Illegal:
     error = kind("", "")
     error.args = (sentence,)
     return error
@@ -102,7 +104,8 @@ TABLE: Final[dict[type[DledgerError], ErrorRow]] = {
     errors.InvalidArgument: ErrorRow("BAD_REQUEST", StatusCode.INVALID_ARGUMENT, _same),
     errors.LimitReached: ErrorRow("BAD_REQUEST", StatusCode.INVALID_ARGUMENT, _same),
     errors.FilterInUse: ErrorRow("ILLEGAL_FILTER_EXPRESSION", StatusCode.INVALID_ARGUMENT, _same),
-    errors.IllegalKey: ErrorRow("ILLEGAL_MESSAGE_KEY", StatusCode.INVALID_ARGUMENT, _illegal_key),
+    errors.IllegalKey: ErrorRow("ILLEGAL_MESSAGE_KEY", StatusCode.INVALID_ARGUMENT, _illegal),
+    errors.IllegalGroup: ErrorRow("ILLEGAL_MESSAGE_GROUP", StatusCode.INVALID_ARGUMENT, _illegal),
     errors.SeveralQueues: ErrorRow(
         "BAD_REQUEST", StatusCode.INVALID_ARGUMENT, _several_queues, attrgetter("queues")
     ),

@@ -135,12 +135,8 @@ class DoorBatches:
         produce = _checked(batch)
         topics = self._engine.state.topics
         topic = topics.get(produce.topic)
-        if (
-            topics.full
-            or topic is None
-            or topic.compaction is not None
-            or topic.type != NORMAL.name
-        ):
+        is_usual = topic is not None and topic.compaction is None and topic.type == NORMAL.name
+        if topics.full or not is_usual:
             settle(Resumes.NOTHING_DONE)
             return _nothing
 

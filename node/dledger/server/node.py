@@ -48,6 +48,7 @@ from dledger.replica import force_group
 from dledger.replica.compacting import Claim
 from dledger.replica.compactor import Compacted
 from dledger.replica.driver import Driver
+from dledger.replica.firing import Firing
 from dledger.replica.force_group import Force, Forced, check_named
 from dledger.replica.log_clock import RealClock
 from dledger.replica.member_change import Changed, MemberChange, carry_out
@@ -60,7 +61,7 @@ from dledger.server.door_batches import DoorBatches
 from dledger.server.engine import NodeEngine
 from dledger.server.epochs import Epochs
 from dledger.server.loop_profile import LoopProfile
-from dledger.server.node_report import Facts, dead_letters_in, load_of, node_sample, node_status
+from dledger.server.node_report import Facts, dead_letters_in, fifo_waiting_in, load_of, node_sample, node_status
 from dledger.server.peer_front import PeerFront
 from dledger.server.ports import client_certificate, listeners
 from dledger.server.replica import MemberDependencies, Replica
@@ -71,6 +72,7 @@ from dledger.services.compaction import CompactionServicer
 from dledger.services.dead_letter_admin import DeadLetterAdminServicer
 from dledger.services.export import CommittedLog
 from dledger.services.group_admin import GroupAdminServicer
+from dledger.services.held_admin import HeldAdminServicer
 from dledger.services.topic_admin import TopicAdminServicer
 from dledger.store.commit_log import CommitLog
 from dledger.store.identity import lock_directory
@@ -187,6 +189,7 @@ class Node:
             links=RelayLinks(self._peers.replication_address, self._peer_tls),
         )
         self._client_tasks = ClientTasks(self._parts)
+        self._firing = Firing(self.engine, self._metrics)
         self._front = (
             PeerFront(settings.listen_host, settings.peer_port)
             if self._peer_tls and self._peer_tls.takes_plain
@@ -226,6 +229,7 @@ class Node:
             TopicAdminServicer(self.engine, self._parts.context.resolver, self._metrics).handler(),
             GroupAdminServicer(self.engine, self._parts.messaging.clients.is_alive).handler(),
             DeadLetterAdminServicer(self.engine).handler(),
+            HeldAdminServicer(self.engine).handler(),
             CompactionServicer(self).handler(),
             RecordsServicer(self._open_records).handler(),
         ]
@@ -243,7 +247,12 @@ class Node:
         else:
             logger.info("node %s: %s", self.node_id, self.engine.not_ready_reason())
         loop = asyncio.get_running_loop()
-        duties = (self._check_disk(), self._keep_log_short(), self._publish_metrics())
+        duties = (
+            self._check_disk(),
+            self._keep_log_short(),
+            self._publish_metrics(),
+            self._firing.run(),
+        )
         self._tasks += [loop.create_task(duty) for duty in duties]
         if self._peer_tls is not None:
             self._tasks.append(loop.create_task(self._keep_fresh(self._peer_tls)))
@@ -508,7 +517,8 @@ class Node:
             feature_level=self._levels.own,
             told_group_id=self._settings.group_id,
             client_certificate=self._client_certificate,
-            topics_full=self.engine.state.topics.full,
+            held_waiting=self.engine.state.held.waiting,
+            topics_full=self.engine.state.topics.full or self.engine.state.held.full,
         )
         return node_status(facts, self._driver, self._log, self._peers)
 
@@ -588,7 +598,10 @@ class Node:
                 remembered_ids=self.engine.state.topics.remembered_ids,
                 replayed_lanes=self.engine.state.topics.replayed_lanes,
                 filter_kept_bytes=self.engine.state.groups.kept_bytes,
+                held=self.engine.state.held,
+                overdue_ms=self._firing.overdue_ms,
                 dead_letters=dead_letters_in(self.engine.state) if self.engine.is_leader() else {},
+                fifo_waiting=fifo_waiting_in(self.engine.state) if self.engine.is_leader() else {},
                 peer_tls=self._peer_tls,
                 client_certificate=self._client_certificate,
                 doors=self._servers.serving_doors,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from dledger.broker.deduplication import MAX_IDS
+from dledger.broker.held_messages import HeldMessages
 from dledger.broker.state import BrokerState
 from dledger.checks.names import DEAD_LETTERS
 from dledger.common.features import MemberLevels
@@ -42,8 +43,9 @@ class Facts:
     feature_level: int = 0
     told_group_id: str = ""
     client_certificate: ClientCertificate | None = None
+    held_waiting: int = 0
     topics_full: str = ""
-    """Why messages of topics that keep theirs longer are refused."""
+    """Why messages of topics that keep theirs longer, or those of a later time, are refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +131,7 @@ def node_status(
         client_certificate_fault=facts.client_certificate.fault if facts.client_certificate else "",
         client_certificate_begins_ms=int(shown.begins_s * 1000) if shown else 0,
         client_certificate_ends_ms=int(shown.ends_s * 1000) if shown else 0,
+        held_waiting=facts.held_waiting,
     )
 
 
@@ -192,6 +195,13 @@ def dead_letters_in(state: BrokerState) -> dict[str, int]:
     return {group: waiting[group] for group in most[:_GROUPS_SHOWN]}
 
 
+def fifo_waiting_in(state: BrokerState) -> dict[str, float]:
+    """Return how full consumer groups' fullest FIFO queues are, of those with the fullest."""
+    shares = state.groups.waiting_shares()
+    most = sorted(shares, key=lambda group: (-shares[group], group))
+    return {group: shares[group] for group in most[:_GROUPS_SHOWN]}
+
+
 def node_sample(
     status: NodeStatus,
     driver: Driver | None,
@@ -202,7 +212,10 @@ def node_sample(
     remembered_ids: int,
     replayed_lanes: int = 0,
     filter_kept_bytes: int = 0,
+    held: HeldMessages | None = None,
+    overdue_ms: int = 0,
     dead_letters: Mapping[str, int] = {},
+    fifo_waiting: Mapping[str, float] = {},
     peer_tls: PeerTls | None = None,
     client_certificate: ClientCertificate | None = None,
     doors: int | None = None,
@@ -219,6 +232,7 @@ def node_sample(
         role=status.role,
         follower_lag_entries={row.member.name: row.lag for row in others if leads},
         dead_letters=dead_letters,
+        fifo_waiting=fifo_waiting,
         ready=status.ready,
         term=status.term,
         has_leader=bool(status.leader_id),
@@ -254,6 +268,10 @@ def node_sample(
         remembered_message_ids_limit=MAX_IDS,
         replayed_lanes=replayed_lanes,
         filter_kept_bytes=filter_kept_bytes,
+        held_messages=held.count if held else 0,
+        held_messages_bytes=held.size_bytes if held else 0,
+        held_waiting_messages=held.waiting if held else 0,
+        held_overdue_seconds=_seconds(overdue_ms) if leads else None,
         peer_certificate_expiry_timestamp_seconds=peer_tls.not_after_s if peer_tls else None,
         peer_plain_text_accepted=peer_tls.takes_plain if peer_tls else None,
         client_certificate_expiry_timestamp_seconds=shown.ends_s if shown else None,

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import grpc
 
+from dledger.broker.topics import TYPES
 from dledger.calls.admission import PEER_SHARES, AdmissionControl
 from dledger.calls.grpc_server import by_grpc
 from dledger.calls.pipeline import Pipeline
@@ -20,6 +22,7 @@ from dledger.common.metrics import NodeMetrics
 from dledger.link.leader_link import LeaderLinks
 from dledger.requests.config import RequestConfig
 from dledger.requests.context import RequestContext
+from dledger.requests.current_state import catch_up
 from dledger.requests.engine import Engine
 from dledger.requests.forward import Dial, Relay
 from dledger.requests.leader_locality import LeaderLocality
@@ -38,10 +41,11 @@ from dledger.rocketmq.messaging import MessagingHandlers, MessagingParts
 from dledger.rocketmq.offsets import Offsets
 from dledger.rocketmq.polls import HeldPolls
 from dledger.rocketmq.pulling import Puller
+from dledger.rocketmq.recalling import Recaller
 from dledger.rocketmq.receiving import Receiver
 from dledger.rocketmq.routes import Router
 from dledger.rocketmq.sending import Sender
-from dledger.rocketmq.telemetry import Telemetry
+from dledger.rocketmq.telemetry import CURRENT_S, Subscribed, Telemetry
 from dledger.rocketmq.waiting_room import WaitingRoom
 from dledger.rpc.peer_tls import PeerChannel, PeerTls
 from dledger.services.ledger import LedgerHandlers
@@ -139,10 +143,12 @@ def _messaging_parts(context: RequestContext, turns: LongPollQueue) -> Messaging
             dead_letters=dead_letters,
         ),
         dead_letters=dead_letters,
+        recaller=Recaller(engine),
         telemetry=Telemetry(
             context.admission,
             context.outflow,
-            lambda group: engine.state.groups.retries(group),  # noqa: PLW0108, a snapshot replaces it
+            partial(_subscribed, engine),
+            lambda caller: catch_up(engine, context.relay, caller, CURRENT_S),
         ),
         offsets=Offsets(engine, resolver),
         puller=Puller(
@@ -156,6 +162,14 @@ def _messaging_parts(context: RequestContext, turns: LongPollQueue) -> Messaging
         polls=HeldPolls(),
         room=WaitingRoom(engine),
     )
+
+
+def _subscribed(engine: Engine, group: str, topics: Sequence[str]) -> Subscribed:
+    """Return what a consumer group has for topics, as this node knows them now."""
+    groups, known = engine.state.groups, engine.state.topics
+    found = [topic for name in topics if (topic := known.get(name)) is not None]
+    ordered = [topic.name for topic in found if TYPES[topic.type].in_order]
+    return Subscribed(groups.retries(group, ordered[0] if ordered else ""), bool(ordered))
 
 
 def services_of(

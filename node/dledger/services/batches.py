@@ -5,6 +5,7 @@ The rules are those of `checks.messages`, of single messages; here each checks a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from dledger.broker.command_frame import (
@@ -13,10 +14,9 @@ from dledger.broker.command_frame import (
     UnknownCommandError,
     split,
 )
-from dledger.broker.key_queues import keyed_queue
-from dledger.broker.priorities import queue_of_batch
 from dledger.broker.produce import NO_QUEUE, ProduceFrame, with_queue
-from dledger.broker.topics import NORMAL, PRIORITY, SERVED, TYPES, Topic
+from dledger.broker.queue_choice import chooses_queues, queue_of_batch
+from dledger.broker.topics import FIFO, NORMAL, PRIORITY, TYPES, Topic
 from dledger.checks.messages import (
     check_body_sizes,
     check_born_host,
@@ -33,7 +33,8 @@ from dledger.checks.names import check_client_id, check_may_be_sent_to, check_na
 from dledger.common.features import FEATURES
 from dledger.errors import FeatureNotReady, InvalidArgument
 
-_SERVED_FIELDS: Final = frozenset[str]().union(*(TYPES[name].fields for name in SERVED))
+_BATCHED: Final = (FIFO, PRIORITY)
+"""The types beside NORMAL whose messages producers send in batches; others are held one by one."""
 
 
 def checked_batch(command: bytes) -> ProduceFrame:
@@ -67,9 +68,9 @@ def checked_batch(command: bytes) -> ProduceFrame:
 def for_topic(command: bytes, topic: Topic, *, is_typed: bool) -> bytes:
     """Return the PRODUCE command of a checked batch as it may be proposed for its topic.
 
-    That is as it is; for a compacted topic it names the queue of its keys, for one of type PRIORITY
-    that of its priorities. A batch is of one queue, as its answer is: its producer can tell which,
-    and is told of how many queues.
+    That is as it is; if its topic chooses the queue (by key, message group, or priority), it names
+    that. A batch is of one queue, as its answer is: its producer can tell which, and is told of how
+    many queues.
 
     Args:
         command: The batch, framed.
@@ -77,22 +78,21 @@ def for_topic(command: bytes, topic: Topic, *, is_typed: bool) -> bytes:
         is_typed: Whether any message has what only some types of topics know.
 
     Raises:
-        TopicTypeMismatch: The topic's type does not take it.
-        IllegalKey: The topic is compacted, and the keys do not fit it.
+        TopicTypeMismatch: The topic takes messages of another type.
+        IllegalKey, IllegalGroup: The topic chooses the queue by what a message has not.
         SeveralQueues: Its messages are of several queues.
         InvalidArgument: The batch asks for another queue.
     """
-    if topic.compaction is None and topic.type == NORMAL.name and not is_typed:
+    if topic.type == NORMAL.name and topic.compaction is None and not is_typed:
         return command
     try:
         batch = _only_batch(command)
-        if batch.typed is not None:
-            TYPES[topic.type].check(topic.type, batch.typed.fields)
-        if topic.type == PRIORITY.name:
-            return with_queue(command, queue_of_batch(batch, topic))
-        if topic.compaction is None:
-            return command
-        return with_queue(command, keyed_queue(batch, topic))
+        kind = NORMAL.name if batch.typed is None else _kind_of(batch.typed.fields)
+        if kind != topic.type:
+            TYPES[topic.type].check(kind, ())
+        return (
+            with_queue(command, queue_of_batch(batch, topic)) if chooses_queues(topic) else command
+        )
     except MalformedCommandError as error:
         raise InvalidArgument(f"not a valid batch: {error}") from error
 
@@ -136,4 +136,13 @@ def _check_each(batch: ProduceFrame) -> None:
         if message.typed is not None:
             check_typed(message.typed)
     if batch.typed is not None:
-        NORMAL.check(NORMAL.name, set(batch.typed.fields) - _SERVED_FIELDS)
+        _kind_of(batch.typed.fields)
+
+
+def _kind_of(fields: Sequence[str]) -> str:
+    """Return the type of the messages that have these fields. Raises TopicTypeMismatch."""
+    for each in _BATCHED:
+        if each.fields.issuperset(fields):
+            return each.name
+    NORMAL.check(NORMAL.name, fields)
+    return NORMAL.name

@@ -36,6 +36,7 @@ from dledger.checks.names import check_client_id, check_may_be_sent_to, check_na
 from dledger.door.contract import Stream
 from dledger.errors import DledgerError, MessageIdConflict, NotLeader
 from dledger.requests.context import RequestContext
+from dledger.requests.current_state import READ_INDEX, catch_up
 from dledger.rpc.channel import LEADER_KEY, NOTHING_TAKEN_KEY
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.requests import parsed
@@ -48,7 +49,6 @@ from dledger.services.reading import BatchReading, QueueSlice, encoded
 from dledger.services.record_message import record_message
 
 SERVICE_NAME: Final = "dledger.v1.Ledger"
-_READ_INDEX: Final = f"/{SERVICE_NAME}/ReadIndex"
 _ELECTION_WAIT_S: Final = 1.0
 _RESPONSE_RECORDS: Final = 1_024
 _RESPONSE_BYTES: Final = 1 << 20
@@ -72,7 +72,7 @@ class LedgerHandlers(NativeHandlers):
         append = native_method(
             f"/{SERVICE_NAME}/Append", pb.AppendRequest, self._append, messages=_messages
         )
-        read_index = native_method(_READ_INDEX, pb.ReadIndexRequest, self._read_index)
+        read_index = native_method(READ_INDEX, pb.ReadIndexRequest, self._read_index)
         streams = (self._producing, self._reading, self._reading_batches)
         return Service(self._pipeline, [append, read_index, *streams])
 
@@ -159,7 +159,7 @@ class LedgerHandlers(NativeHandlers):
         async with self._admission.request(caller.peer, stream.read, method.name) as raw:
             request = parsed(pb.ReadRequest, raw)
         if request.linearizable:
-            await self._catch_up(caller)
+            await catch_up(self._engine, self._context.relay, caller, caller.remaining_s())
         outflow, followers = self._context.outflow, self._context.queue_followers
         reading = BatchReading(self._engine, followers, request)
         reading.check()
@@ -177,18 +177,6 @@ class LedgerHandlers(NativeHandlers):
     async def _read_index(self, request: pb.ReadIndexRequest, _: Caller) -> pb.ReadIndexResponse:
         del request
         return pb.ReadIndexResponse(index=await self._engine.read_index())
-
-    async def _catch_up(self, caller: Caller) -> None:
-        """Wait until this node has applied every write acknowledged before the call."""
-
-        async def ask() -> int:
-            if self._engine.is_leader():
-                return await self._engine.read_index()
-            answer = await self._context.relay.unary(_READ_INDEX, b"", caller)
-            return int(pb.ReadIndexResponse.FromString(answer).index)
-
-        index = await self._context.relay.run(caller, 0, ask)
-        await self._engine.wait_applied(index, caller.remaining_s())
 
     def _records(
         self, request: pb.ReadRequest, part: Sequence[QueueSlice], generation: int

@@ -30,6 +30,7 @@ from dledger.calls.rules import Asked
 from dledger.errors import (
     DiskFull,
     DledgerError,
+    IllegalGroup,
     IllegalKey,
     LeadershipLost,
     MessageIdConflict,
@@ -51,8 +52,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_OF_ITS_MESSAGES: Final = IllegalKey | SeveralQueues | TopicTypeMismatch
-"""What a topic refuses a batch for because of some of its messages."""
+_OF_SOME: Final = (IllegalKey, IllegalGroup, SeveralQueues, TopicTypeMismatch)
+"""What a batch of several callers is refused for though it may fit some of them."""
 _OVERLOAD_PAUSE_S: Final = 0.01
 _UNREAD_S: Final = 10.0
 """How long answers may stay unread by a producer at its limit of unanswered batches."""
@@ -205,7 +206,7 @@ class Producing:
             if asked is not None:
                 asked.admit(calls=0, messages=messages, size_bytes=len(command))
             command, refused = await self._for_topic(command, checked)
-            stops = batch.joined and isinstance(refused, _OF_ITS_MESSAGES)
+            stops = batch.joined and isinstance(refused, _OF_SOME)
         while not self._closed and self._is_full(len(command), messages):
             await self._make_room()
         if self._closed:

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from dledger.broker.priorities import queue_of_record
 from dledger.broker.produce import NO_QUEUE
+from dledger.broker.queue_choice import queue_of_record
 from dledger.errors import DledgerError, Refused, SeveralQueues, SpoolFull, UnknownTopic
 from dledger.spool.circuit_breaker import BATCH_BYTES, BATCH_RECORDS, CircuitBreaker, Route
 from dledger.spool.counters import Counts

@@ -61,6 +61,7 @@ ACTED_ON: Final = frozenset(
         *("bootstrap.recovery.store.endpoint", "bootstrap.recovery.groupId"),
         *("bootstrap.recovery.store.allowHttp", "bootstrap.recovery.store.claimName"),
         *("bootstrap.recovery.target.index", "bootstrap.recovery.target.time"),
+        "bootstrap.recovery.held",
     }
 )
 """Leaves of the spec that something acts on; any other must be at its default."""
@@ -222,6 +223,8 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 _DEFAULTS: Final = dict(leaves(Spec()))
 _TOPIC_DEFAULTS: Final = dict(leaves(Topic()))
 _TOPIC_ACTED_ON: Final = frozenset(_TOPIC_DEFAULTS) - {"type"}
+SERVED_TYPES: Final = frozenset({"NORMAL", "FIFO"})
+"""Those of topics that nodes serve; the others are to come."""
 
 
 def _contradictions(group: BrokerGroup) -> Iterator[Problem]:
@@ -409,6 +412,8 @@ def _not_built_yet(group: BrokerGroup) -> Iterator[Problem]:
     for topic in group.spec.topics:
         for path, value in leaves(topic):
             default = _TOPIC_DEFAULTS[path]
+            if path == "type" and value in SERVED_TYPES:
+                continue
             if path not in _TOPIC_ACTED_ON and value != default:
                 yield _not_yet(f"spec.topics[{topic.name}].{path}", value, default)
     for path in group.unknown:

@@ -16,6 +16,7 @@ from dledger_operator.observed.observed import CompactionSeen, Observed, TopicSe
 
 MOST_HOURS: Final = 8760
 """Of a lag and of tombstones: a year."""
+_FIFO: Final = "FIFO"
 
 
 def topic_contradictions(group: BrokerGroup, observed: Observed) -> Iterator[Problem]:
@@ -30,6 +31,11 @@ def topic_contradictions(group: BrokerGroup, observed: Observed) -> Iterator[Pro
 def _of_spec(topic: Topic, path: str, *, least: int) -> Iterator[Problem]:
     """Yield what no topic can be; *least* is the group's retention in hours."""
     hours, asked = topic.retention.hours, topic.compaction
+    if asked.enabled and topic.type == _FIFO:
+        yield invalid(
+            f"{path}.compaction.enabled=true: a FIFO topic is not compacted, as a key chooses the "
+            "queue there, and a message group here; only a topic of type NORMAL is"
+        )
     if asked.enabled and hours is not None:
         yield invalid(
             f"{path}.retention.hours={hours}: a compacted topic keeps the newest message of each "
@@ -59,6 +65,11 @@ def _of_existing(topic: Topic, seen: TopicSeen, path: str) -> Iterator[Problem]:
         yield invalid(
             f"{path}.queues={topic.queues}: the topic is compacted, and the queue of a key goes by "
             f"their number, {seen.queues}; leave it so, or copy its messages into a new topic"
+        )
+    elif seen.type == _FIFO and topic.queues != seen.queues:
+        yield invalid(
+            f"{path}.queues={topic.queues}: the topic is FIFO, and the queue of a message group "
+            f"goes by their number, {seen.queues}; leave it so, or make a new topic with more"
         )
     if topic.type != seen.type:
         yield invalid(

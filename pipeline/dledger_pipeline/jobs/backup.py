@@ -19,6 +19,7 @@ from dledger_pipeline.archive.catalog import newest, publish
 from dledger_pipeline.archive.entry_ranges import ExportedRange, exported
 from dledger_pipeline.archive.erasures_objects import write_entries
 from dledger_pipeline.archive.expiry import Retention, expire
+from dledger_pipeline.archive.kept_log import caught_up
 from dledger_pipeline.archive.manifest import (
     BaseRow,
     Manifest,
@@ -38,6 +39,7 @@ from dledger_pipeline.errors import (
     BackupError,
     BrokenBackup,
     ForeignGroup,
+    NodeUnavailable,
     RangeNotAvailable,
     StoreError,
     VersionConflict,
@@ -202,7 +204,7 @@ def _plan(
     """Decide what to add; refuse before the work what `publish` would refuse after it."""
     address = nodes.addresses[0]
     with ExportClient(address) as exporter:
-        kept = exporter.plan(group_id=nodes.group_id, target_bytes=_WHOLE)
+        kept = _kept(exporter, nodes, progress)
         reason = needs_base(
             previous,
             first_available=kept.first_available,
@@ -251,6 +253,15 @@ def _plan(
         reason=reason,
         topics=topics,
     )
+
+
+def _kept(exporter: ExportClient, nodes: Nodes, progress: Progress) -> ExportPlan:
+    """Return what the node has: all that was committed when this began, unless it stays behind."""
+    try:
+        return caught_up(exporter, nodes.group_id, nodes.leader_commit_index)
+    except NodeUnavailable as error:
+        progress(f"the backup will end before what is committed: {error}")
+        return exporter.plan(group_id=nodes.group_id, target_bytes=_WHOLE)
 
 
 def _last_index(request: BackupRequest, base: BaseRow | None) -> int:

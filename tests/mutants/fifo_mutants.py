@@ -1,0 +1,191 @@
+"""Bugs in the order of message groups: what overtakes, and what waits for ever."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+_MODEL = "tests/broker/test_fifo.py"
+_STATE = "tests/broker/test_fifo_state.py"
+_DOORS = "tests/rocketmq/test_fifo_topics.py"
+_RULES = "broker/fifo_deliveries.py"
+
+FIFO_MUTANTS = (
+    Mutant(
+        name="a new message overtakes one of its group that waits",
+        file=_RULES,
+        old="                if code in waiting or (code in busy and code not in mine):\n",
+        new="                if code in busy and code not in mine:\n",
+        why="the group's order is lost as soon as it is idle for a moment",
+        checks=(_MODEL,),
+    ),
+    Mutant(
+        name="a group comes again at the first end of its leases",
+        file=_RULES,
+        old="        self._ends.set(code, max([",
+        new="        self._ends.set(code, min([",
+        why="two consumers have messages of one group",
+        checks=(_MODEL,),
+    ),
+    Mutant(
+        name="an ack makes nothing ready",
+        file=_RULES,
+        old="        if code in self._passed_of:\n            self._make_ready(code)\n",
+        new="        if code in self._passed_of:\n            pass\n",
+        why="what was passed waits for ever",
+        checks=(_MODEL,),
+    ),
+    Mutant(
+        name="a batch comes again turned round",
+        file=_RULES,
+        old="            some = offsets[: limit - len(taken)]\n",
+        new="            some = offsets[: limit - len(taken)][::-1]\n",
+        why="the newest of a group is worked off first",
+        checks=(_MODEL,),
+    ),
+    Mutant(
+        name="the rest of a batch stays with its holder",
+        file=_RULES,
+        old="            self._put_back(offsets[len(some) :])\n",
+        new="",
+        why="a late ack ends a message before those in front of it",
+        checks=(_MODEL,),
+    ),
+    Mutant(
+        name="a receive takes from any number of groups",
+        file=_RULES,
+        old="                        if len(mine) == MAX_GROUPS_AT_ONCE:\n",
+        new="                        if len(mine) == -1:\n",
+        why="a slow group holds up all others of its batch",
+        checks=(_MODEL,),
+    ),
+    Mutant(
+        name="any number of messages wait",
+        file=_RULES,
+        old="                    if len(self.waiting) >= self._max_waiting:\n",
+        new="                    if False:\n",
+        why="a stuck group fills the memory of every node",
+        checks=(_MODEL,),
+    ),
+    Mutant(
+        name="all messages of a batch are tried",
+        file=_RULES,
+        old="                counts = offset == held[0] and not earlier.is_suspended\n",
+        new="                counts = not earlier.is_suspended\n",
+        why="a poison message takes those behind it to the dead letters",
+        checks=(_MODEL,),
+    ),
+    Mutant(
+        name="what waits counts as consumed",
+        file=_RULES,
+        old="            return 0 <= offset < self.next_offset and offset not in self.waiting\n",
+        new="            return 0 <= offset < self.next_offset\n",
+        why="an old handle is told that a message is done that is still to come",
+        checks=(_MODEL, _STATE),
+    ),
+    Mutant(
+        name="new messages of busy groups are worth a receive",
+        file=_RULES,
+        old="                elif code not in self._busy and code not in self._passed_of:\n",
+        new="                elif code not in self._passed_of:\n",
+        why="each message of a busy group is an empty RECEIVE in the log",
+        checks=(_MODEL,),
+    ),
+    Mutant(
+        name="a look does not notice that a group is idle",
+        file="broker/groups_ahead.py",
+        old="            self.busy.remove(code)\n            self.idle.add(code)\n",
+        new="            self.busy.remove(code)\n",
+        why="what was looked at once is delivered only when something else comes",
+        checks=(_MODEL,),
+    ),
+    Mutant(
+        name="a full window lets a look see past it",
+        file=_RULES,
+        old="                elif ahead.passed < room:\n",
+        new="                elif True:\n",
+        why="polls propose empty receives all the time while a group is stuck",
+        checks=(_MODEL,),
+    ),
+    Mutant(
+        name="a snapshot's deliveries are changed",
+        file=_RULES,
+        old="self.leases.copy(), self.waiting.copy()\n",
+        new="self.leases.copy(), self.waiting\n",
+        why="a snapshot written meanwhile is of no moment",
+        checks=(_MODEL,),
+    ),
+    Mutant(
+        name="a batch for another queue gets in",
+        file="broker/key_queues.py",
+        old="        if code % topic.queues != batch.queue_id:\n",
+        new="        if False:\n",
+        why="a group is in two queues, and has no order",
+        checks=(_STATE,),
+    ),
+    Mutant(
+        name="a FIFO topic grows",
+        file="broker/topic_store.py",
+        old="        if TYPES[topic.type].in_order:\n            raise InvalidArgument(\n"
+        '                f"topic {topic.name!r} is FIFO, and its message groups',
+        new="        if False:\n            raise InvalidArgument(\n"
+        '                f"topic {topic.name!r} is FIFO, and its message groups',
+        why="groups go to other queues while their older messages wait",
+        checks=(_STATE,),
+    ),
+    Mutant(
+        name="a receive takes from all queues",
+        file="broker/consumer_groups.py",
+        old="            if len(positions) >= limit or (positions and topic_type.in_order):\n",
+        new="            if len(positions) >= limit:\n",
+        why="it is of as many groups as there are queues, times the bound",
+        checks=(_STATE,),
+    ),
+    Mutant(
+        name="two filters pass each other's messages",
+        file="broker/group_filters.py",
+        old="            if not _is_gone(use, now_ms):\n                raise FilterInUse.of_order",
+        new="            if False:\n                raise FilterInUse.of_order",
+        why="what one passes over is done, and the other wanted it",
+        checks=(_STATE,),
+    ),
+    Mutant(
+        name="the only filter of a FIFO topic is not said again",
+        file="broker/group_filters.py",
+        old="            (len(self._uses) == 1 and self.expression is None and not ages)\n",
+        new="            (len(self._uses) == 1 and self.expression is None)\n",
+        why="a consumer that waits for ten minutes loses its messages to another filter",
+        checks=(_STATE,),
+    ),
+    Mutant(
+        name="the producer's queue counts",
+        file="rocketmq/sending.py",
+        old="        if chooses_queues(topic):\n",
+        new="        if topic.compaction is not None:\n",
+        why="libraries hash over the queues of the nodes that they reach just now",
+        checks=(_DOORS,),
+    ),
+    Mutant(
+        name="a FIFO topic takes messages of any type",
+        file="rocketmq/sending.py",
+        old="        check_type(sending, topic)\n",
+        new="",
+        why="a message without a group is told a wrong reason, a NORMAL topic takes groups",
+        checks=(_DOORS,),
+    ),
+    Mutant(
+        name="a consumer is never told of the order",
+        file="rocketmq/telemetry.py",
+        old="    subscription.fifo = found.in_order\n",
+        new="    subscription.fifo = False\n",
+        why="libraries work through a batch in parallel",
+        checks=(_DOORS,),
+    ),
+    Mutant(
+        name="a FIFO topic has the long back-off",
+        file="broker/consumer_groups.py",
+        old="        return IN_ORDER if its == DEFAULT and self._in_order(topic) else its\n",
+        new="        return its\n",
+        why="a message group waits for an hour for one message, and then fills the window",
+        checks=(_DOORS,),
+    ),
+)
