@@ -681,14 +681,14 @@ def in_order() -> Iterator[Asked]:
         "FIFO: a message group too long": ("g" * 65,),
     }.items():
         records = [
-            pb.Record(body=b"x", message_group=each, message_id=f"{row}")
+            pb.Record(body=b"x", typed=pb.Typed(message_group=each), message_id=f"{row}")
             for row, each in enumerate(groups)
         ]
         yield bad("Ledger/Append", what, append(*records, topic=ORDERED))
-        typed = [Typed(message_group=each) if each else None for each in groups]
+        typed = [Typed(typed=pb.Typed(message_group=each)) if each else None for each in groups]
         command = batch((b"x",) * len(groups), typed=typed, topic=ORDERED)
         yield bad("Ledger/Produce", what, produce(command))
-    to_normal = append(pb.Record(body=b"x", message_group="a", message_id="1"))
+    to_normal = append(pb.Record(body=b"x", typed=pb.Typed(message_group="a"), message_id="1"))
     yield bad("Ledger/Append", "a message group, for a NORMAL topic", to_normal)
 
 
