@@ -1,7 +1,7 @@
 """The messages that were ever held for one hour: where they lie, and what became of each.
 
 Slots are given out in order and never again. The newest up to `PIECE` are open columns; each
-`PIECE` older ones are sealed: compressed and immutable, so that a snapshot shares them (`editions`).
+`PIECE` older ones are sealed: compressed and immutable, so that snapshots share them (`editions`).
 What became of a message is two bits beside them, so that releasing and recalling it, and telling
 who comes too late, open no piece. Owned by `held_messages`.
 """
@@ -20,13 +20,13 @@ from dledger.common.byte_order import TypeCode, from_little_endian, little_endia
 from dledger.types import MAX_NUMBER
 
 PIECE: Final = 1024
+"""A multiple of 8."""
 NO_ENTRY: Final = MAX_NUMBER
 """Where the lowest entry stands: there is none."""
 CODES: Final[Sequence[TypeCode]] = ("Q", "Q", "I", "I", "I", "I")
 _DUE, _ENTRY, _START, _END, _ROW, _GENERATION = range(6)
 _WIDTH: Final = sum(array(code).itemsize for code in CODES)
 _FASTEST: Final = 1
-_ALL_GONE: Final = b"\xff" * (PIECE >> 3)
 
 Columns: TypeAlias = "Sequence[array[int]]"
 """Due, Unix milliseconds; entry, start and end of the payload, and row; generation of the topic."""
@@ -89,6 +89,8 @@ class Bucket:
     Attributes:
         hour: Hours since 1970.
         edition: Which edition of the state this is of; see `editions`.
+        ended_hour: The hour in which the last message went that was held.
+        first_due_ms: When the first of all that were ever held was due, Unix milliseconds.
         count: How many slots were given out.
         live: How many of them are held now.
         live_halves: How many of those are halves.
@@ -106,6 +108,8 @@ class Bucket:
         "_pieces",
         "count",
         "edition",
+        "ended_hour",
+        "first_due_ms",
         "hour",
         "live",
         "live_halves",
@@ -116,6 +120,7 @@ class Bucket:
     def __init__(self, hour: int, edition: int = 0) -> None:
         self.hour, self.edition = hour, edition
         self.count = self.live = self.live_halves = self.size_bytes = self.paused = 0
+        self.first_due_ms, self.ended_hour = MAX_NUMBER, 0
         self._gone, self._committed, self._halves = bytearray(), bytearray(), bytearray()
         self._pieces: list[Piece] = []
         self._open: list[array[int]] = [array(code) for code in CODES]
@@ -126,6 +131,7 @@ class Bucket:
         other = Bucket(self.hour, edition)
         other.count, other.live, other.live_halves = self.count, self.live, self.live_halves
         other.size_bytes, other.paused = self.size_bytes, self.paused
+        other.first_due_ms, other.ended_hour = self.first_due_ms, self.ended_hour
         other._gone, other._committed = self._gone[:], self._committed[:]
         other._halves, other._pieces = self._halves[:], self._pieces[:]
         other._open = [column[:] for column in self._open]
@@ -137,6 +143,7 @@ class Bucket:
         slot = self.count
         for column, value in zip(self._open, (due_ms, *place, generation), strict=True):
             column.append(value)
+        self.first_due_ms = min(self.first_due_ms, due_ms)
         self.count += 1
         self.live += 1
         self.size_bytes += size_bytes
@@ -264,8 +271,9 @@ class Bucket:
         """
         first = piece * PIECE >> 3
         if piece < len(self._pieces):
-            is_gone = self._gone[first : first + (PIECE >> 3)] == _ALL_GONE
-            return NO_ENTRY if is_gone else self._pieces[piece].first_entry
+            size_bytes = PIECE >> 3
+            gone = self._gone.count(0xFF, first, first + size_bytes)
+            return NO_ENTRY if gone == size_bytes else self._pieces[piece].first_entry
         rest = len(self._open[0])
         gone = sum(map(int.bit_count, self._gone[first:]))
         return NO_ENTRY if gone == rest else min(self._open[_ENTRY])
@@ -288,8 +296,9 @@ class Bucket:
 
     def encode(self) -> Iterator[bytes]:
         """Yield the bytes for a snapshot."""
-        numbers = (self.hour, self.count, self.size_bytes, self.paused, len(self._pieces))
-        yield b"".join(map(number, (*numbers, len(self._halves))))
+        numbers = self.hour, self.ended_hour, self.first_due_ms, self.count, self.size_bytes
+        pieces, halves = len(self._pieces), len(self._halves)
+        yield b"".join(map(number, (*numbers, self.paused, pieces, halves)))
         yield bytes(self._gone)
         yield bytes(self._committed)
         yield bytes(self._halves)
@@ -303,6 +312,7 @@ class Bucket:
     def read(cls, source: Reader) -> Bucket:
         """Read a bucket from a snapshot; pieces stay sealed. Raises MalformedStateError."""
         found = cls(source.number())
+        found.ended_hour, found.first_due_ms = source.number(), source.number()
         found.count, found.size_bytes = source.number(1), source.number()
         found.paused, pieces = source.number(high=found.count), source.number()
         halves, bits = source.number(), found.count + 7 >> 3
@@ -335,7 +345,8 @@ class Bucket:
         ]
         firsts = [self.first_entry_of(piece) for piece in range(self.pieces)]
         bits = [each.hex() for each in (self._gone, self._committed, self._halves)]
-        return [self.hour, self.count, self.size_bytes, self.paused, *bits, firsts, rows]
+        numbers = self.hour, self.ended_hour, self.first_due_ms, self.count, self.size_bytes
+        return [*numbers, self.paused, *bits, firsts, rows]
 
 
 def _plain(payload: Payload) -> tuple[int, int, int]:

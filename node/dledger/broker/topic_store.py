@@ -111,6 +111,11 @@ class TopicStore:
         """How many topics there ever were."""
         return self._made
 
+    @property
+    def deleted(self) -> int:
+        """How many topics were ever deleted."""
+        return self._made - len(self._topics)
+
     def is_there(self, topic: Topic) -> bool:
         """Whether exactly this topic still exists, not a new one of the same name."""
         found = self._topics.get(topic.name)

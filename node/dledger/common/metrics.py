@@ -231,7 +231,7 @@ class NodeMetrics:
         )
         self.rolled_messages = counter(
             "dledger_rolled_messages",
-            "Messages of topics that keep theirs longer, copied forward by this leader",
+            "Messages that are kept longer, or held, copied forward by this leader",
         )
         self.rolled_bytes = counter(
             "dledger_rolled_bytes",

@@ -27,6 +27,7 @@ from dledger.replica import snapshot_backoff
 from dledger.replica.compactor import Compactor
 from dledger.replica.copier import Copier
 from dledger.replica.driver import Driver
+from dledger.replica.held_roller import HeldRoller
 from dledger.replica.retention import (
     HOUR_MS,
     RetentionPolicy,
@@ -99,6 +100,7 @@ class Maintenance:
         self._metrics = metrics
         copier = Copier(driver, log, state, metrics=metrics)
         self._roller = Roller(driver, log, state, copier)
+        self._held_roller = HeldRoller(driver, log, state, copier, metrics=metrics)
         self.compactor = Compactor(
             driver, log, state, copier, metrics=metrics, reach=self._reach, secret=secret
         )
@@ -245,12 +247,15 @@ class Maintenance:
         if not self._driver.is_serving_leader():
             if topics.full:
                 self._roller.rest()
+            self._held_roller.rest()
             return
         index, of_age = await self._decide()
         if topics.longer or topics.full:
             hours = self._retention.hours
             await self._roller.drop_past(group_hours=hours)
             index = await self._roller.make_way(Wanted(index, of_age), group_hours=hours)
+        await self._held_roller.cancel_orphans()
+        index = await self._held_roller.make_way(Wanted(index, of_age))
         if index <= self._state.first_index:
             return
         logger.info("retention: messages in entries below %d are dropped", index)

@@ -25,10 +25,10 @@ from dledger.types import Entry, Member, NodeId
 _GROWING: Final = frozenset(
     {
         CommandType.PRODUCE,
-        CommandType.PRODUCE_HELD,
-        CommandType.RELEASE_HELD,
         CommandType.CREATE_TOPIC,
         CommandType.DEAD_LETTER,
+        CommandType.PRODUCE_HELD,
+        CommandType.RELEASE_HELD,  # what is due waits for room: that it is late is no loss
     }
 )
 
