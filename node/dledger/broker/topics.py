@@ -109,11 +109,12 @@ class Priority(Normal):
 
 NORMAL: Final = Normal()
 DELAY: Final = Delay()
+TRANSACTION: Final = Transaction()
 TYPES: Final[Mapping[str, TopicType]] = {
-    each.name: each for each in (NORMAL, Fifo(), DELAY, Transaction(), Priority())
+    each.name: each for each in (NORMAL, Fifo(), DELAY, TRANSACTION, Priority())
 }
 """The types that a topic may have, in the log and on every node."""
-SERVED: Final = frozenset({NORMAL.name, DELAY.name})
+SERVED: Final = frozenset({NORMAL.name, DELAY.name, TRANSACTION.name})
 """Those that this version serves: a topic of another type is in no log, as none is asked for."""
 LITE: Final = "LITE"
 """RocketMQ's type for millions of topics in one, which this broker will not have."""

@@ -16,7 +16,7 @@ from dledger.broker.held_refs import Kind
 from dledger.broker.key_queues import queues_of_keys
 from dledger.broker.message import Columns, Encoding, Message
 from dledger.broker.produce import NO_QUEUE, encode_produce
-from dledger.broker.topics import DELAY, NORMAL, SERVED, TYPES, Topic
+from dledger.broker.topics import DELAY, NORMAL, SERVED, TRANSACTION, TYPES, Topic
 from dledger.checks.messages import (
     check_body,
     check_digest,
@@ -46,6 +46,10 @@ building it from parts."""
 _DUE: Final = "delivery_timestamp"
 _LONG_PAST_MS: Final = 1
 """Instead of 0, which says that a message has no time."""
+FIRST_CHECK_MS: Final = 6_000
+"""How long after a half its producer is asked about it, unless it says."""
+_LATEST_CHECK_MS: Final = 3_600_000
+_CHECK: Final = "orphaned_transaction_recovery_duration"
 _OF_SOME_TYPES: Final = ("message_group", _DUE, "lite_topic", "priority")
 """Fields of a message that only some types of topics know."""
 _KINDS: Final = {value: name for name, value in definition.MessageType.items()} | {
@@ -59,7 +63,7 @@ _ENCODINGS: Final = {0: Encoding.IDENTITY} | {int(encoding): encoding for encodi
 class Origin(NamedTuple):
     """What messages of one PRODUCE command have in common; of a replay, the mark of its call.
 
-    *queue_id* is `NO_QUEUE` unless the topic is compacted.
+    *queue_id* is `NO_QUEUE` unless the topic is compacted. *check_after_ms* is of halves.
     """
 
     client_id: str
@@ -67,6 +71,7 @@ class Origin(NamedTuple):
     born_host: str
     replay: ReplayMark | None = None
     queue_id: int = NO_QUEUE
+    check_after_ms: int = FIRST_CHECK_MS
 
 
 class Sending(NamedTuple):
@@ -91,6 +96,11 @@ class Sending(NamedTuple):
     def is_timed(self) -> bool:
         """Whether each of its messages has a time at which it is to be delivered."""
         return self.kind == DELAY.name
+
+    @property
+    def is_half(self) -> bool:
+        """Whether they are halves of transactions."""
+        return self.kind == TRANSACTION.name
 
     def check_topic(self, topic: Topic) -> None:
         """Raise TopicTypeMismatch if the topic does not take messages of this kind."""
@@ -128,7 +138,10 @@ def checked(
         unchecked = check_small(unchecked)
     host = request.messages[0].system_properties.born_host[:MAX_ID_LENGTH]
     mark = None if replay is None else replay_mark(replay, sender, topic, len(messages))
-    return Sending(Origin(sender, topic, host, mark), messages, size_bytes, line, unchecked, kind)
+    origin = Origin(sender, topic, host, mark)
+    if kind == TRANSACTION.name:
+        origin = origin._replace(check_after_ms=max(map(_check_after_ms, request.messages)))
+    return Sending(origin, messages, size_bytes, line, unchecked, kind)
 
 
 def by_queue(sending: Sending, topic: Topic) -> list[Sending]:
@@ -187,6 +200,12 @@ def encoded_held(origin: Origin, messages: Sequence[Message]) -> bytes:
     """Return the framed PRODUCE_HELD command for checked messages, each of which has a time."""
     due_ms = [message.typed.deliver_at_ms if message.typed else 0 for message in messages]
     return encode_produce_held(Kind.TIMER, due_ms, encoded(origin, messages))
+
+
+def encoded_halves(date_ms: int, origin: Origin, messages: Sequence[Message]) -> bytes:
+    """Return the framed PRODUCE_HELD command for halves that are sent at a date."""
+    due_ms = [date_ms + origin.check_after_ms] * len(messages)
+    return encode_produce_held(Kind.HALF, due_ms, encoded(origin, messages))
 
 
 def topic_of(messages: Sequence[definition.Message]) -> str:
@@ -259,19 +278,36 @@ def _kind_of_all(messages: Sequence[definition.Message]) -> str:
     return kinds.pop()
 
 
-def _typed_of(system: definition.SystemProperties) -> Typed:
+def _typed_of(system: definition.SystemProperties) -> Typed | None:
     """Return what a message has that only topics of its type know.
 
     Raises:
         TopicTypeMismatch: It lacks what its type is about.
         Rejected: What it has is out of range.
     """
+    if system.message_type != definition.MessageType.DELAY:
+        return None
     if not system.HasField(_DUE):
         raise TopicTypeMismatch(f"a {DELAY.name} message has a {_DUE}, and this one has none")
     due = system.delivery_timestamp
     typed = Typed(deliver_at_ms=due.seconds * 1000 + due.nanos // 1_000_000)
     check_typed(typed)
     return typed if typed.deliver_at_ms else Typed(deliver_at_ms=_LONG_PAST_MS)
+
+
+def _check_after_ms(message: definition.Message) -> int:
+    """Return how long after it a half's producer is asked about it. Raises Rejected."""
+    system = message.system_properties
+    if not system.HasField(_CHECK):
+        return FIRST_CHECK_MS
+    asked = system.orphaned_transaction_recovery_duration
+    asked_ms = asked.seconds * 1000 + asked.nanos // 1_000_000
+    if asked_ms > _LATEST_CHECK_MS:
+        raise Rejected(
+            Code.BAD_REQUEST,
+            f"{_CHECK} is {asked_ms} ms, and {_LATEST_CHECK_MS} ms at most is possible",
+        )
+    return asked_ms if asked_ms > 0 else FIRST_CHECK_MS
 
 
 def _milliseconds(timestamp: Timestamp) -> int:

@@ -186,6 +186,7 @@ class Node:
             metrics=self._metrics,
             peer_tls=self._peer_tls,
             links=RelayLinks(self._peers.replication_address, self._peer_tls),
+            ask=self._peers.ask,
         )
         self._client_tasks = ClientTasks(self._parts)
         self._firing = Firing(self.engine, self._metrics)
