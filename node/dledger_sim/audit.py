@@ -120,6 +120,12 @@ def _messages(
                 yield (queue_id, place), frame.client_id, message_id.decode(), body
 
 
+def ids_stored(processes: Sequence[Process], topic: str) -> Iterator[str]:
+    """Yield the id of each message of a topic."""
+    for _, _, message_id, _ in _messages(processes[0], _entries(processes), topic):
+        yield message_id
+
+
 def numbers_stored(process: Process) -> dict[tuple[str, int], list[tuple[int, int]]]:
     """Return (number, offset) of each sender's messages, by sender and queue, in their order."""
     found: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)

@@ -33,11 +33,12 @@ from dledger_sim.checkers import (
 )
 from dledger_sim.clients import Answer, Producer, create_topics, is_error, keeper
 from dledger_sim.compacted import CompactedTopics
+from dledger_sim.fates import Fates
 from dledger_sim.lived import LivedHours, check_not_ahead
 from dledger_sim.loop import MS, Clock, S
 from dledger_sim.network import Links, PeerRecords
 from dledger_sim.options import Options
-from dledger_sim.process import GROUP, Process, founding_entry, member, members
+from dledger_sim.process import GROUP, START_MS, Process, founding_entry, member, members
 from dledger_sim.room import check_has_room, check_not_in_vain
 
 _CLIENT_DELAY_US = 2 * MS
@@ -75,6 +76,7 @@ class Cluster:
         self.log_time = LogTime()
         self.lived = LivedHours(options.kept_hours)
         self.compacted = CompactedTopics()
+        self.fates = Fates()
         self._kept_from = 1
         self.votes = Votes()
         self._found()
@@ -447,6 +449,8 @@ class Cluster:
         self.log_time.applied(entry, self.clock.now_us // 1000)
         if self.options.rounds:
             self.compacted.apply(process, entry, results)
+        if self.options.timed:
+            self.fates.apply(entry, results, START_MS + self.clock.now_us // MS)
         self._went(process, entry)
 
     def _went(self, process: Process, entry: Entry) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from zlib import crc32
 
-from dledger.broker.command_frame import split
+from dledger.broker.command_frame import CommandType, split
 from dledger.broker.erase import Erase
 from dledger.broker.message import is_tombstone
 from dledger.broker.produce import ProduceFrame
@@ -121,12 +121,12 @@ class CompactedTopics:
     def _note(self, entry: Entry, results: Sequence[object], lived_ms: int) -> bool:
         """Do what its commands did; return whether any was about compacted topics."""
         matters = False
-        for (_, start, end), result in zip(split(entry.data), results, strict=False):
+        for (kind, start, end), result in zip(split(entry.data), results, strict=False):
             if isinstance(result, TopicCreated) and result.created and result.topic.compaction:
                 self._create(result.topic, result.topic.compaction)
             elif isinstance(result, TopicDeleted):
                 self._tables.pop(result.topic.generation, None)
-            elif isinstance(result, Produced):
+            elif isinstance(result, Produced) and kind == CommandType.PRODUCE:
                 self._store(ProduceFrame(entry.data, start, end), result, lived_ms)
             elif isinstance(result, Rekept):
                 self._rekeep(Rekeep(entry.data, start, end), result, lived_ms)

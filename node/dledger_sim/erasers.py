@@ -9,7 +9,7 @@ tell of one that is gone, or that was made anew.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from dledger.broker.commands import Ack, CreateGroup, CreateTopic, DeleteTopic, LeaseRef, Receive
 from dledger.broker.produce import encode_produce
@@ -17,12 +17,10 @@ from dledger.broker.results import Received, TopicCreated
 from dledger.broker.topics import NORMAL
 from dledger.common.metrics import NodeMetrics
 from dledger.errors import DledgerError
-from dledger.peers.handshake import ClientAddress
-from dledger.server.engine import NodeEngine
 from dledger.services.erasing import Eraser, Erasing, Wanted
 from dledger_sim.clients import KEPT, KEYS, QUEUES, compaction_of, keyed_batch
 from dledger_sim.loop import MS
-from dledger_sim.process import GROUP, Process
+from dledger_sim.process import Process, engine_of
 from dledger_sim.rounds import Caller
 
 if TYPE_CHECKING:
@@ -86,7 +84,7 @@ class Erasers(Caller):
         """Do it at a node, whose callers come one after the other."""
         life = process.id, process.lives
         if life not in self._erasers:
-            self._erasers[life] = Eraser(_engine(process), _METRICS)
+            self._erasers[life] = Eraser(engine_of(process), _METRICS)
         return await self._erasers[life].erase(wanted)
 
     # -- reading -----------------------------------------------------------------------------------
@@ -144,17 +142,3 @@ class Erasers(Caller):
             return await self.ask(lambda process: process.driver.propose(command, grows=grows))
         except DledgerError:
             return None
-
-
-def _engine(process: Process) -> NodeEngine:
-    """Return what an eraser asks of its node; who else is there does not matter to it."""
-    engine = NodeEngine(
-        group=GROUP,
-        name=process.member.name,
-        node_id=process.id,
-        state=process.state.broker,
-        peers=cast("Any", None),
-        clients=ClientAddress(host=process.id, port=0, tls_port=0),
-    )
-    engine.attach(process.driver)
-    return engine

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 from crc32c import crc32c
 
@@ -24,12 +24,14 @@ from dledger.common.limits import MAX_IDS_OF_CLIENT
 from dledger.common.metrics import NodeMetrics
 from dledger.common.work_thread import Done
 from dledger.errors import NodeRemoved, StorageError
+from dledger.peers.handshake import ClientAddress
 from dledger.raft import invariants
 from dledger.raft.config import RaftConfig
 from dledger.raft.messages import Message
 from dledger.replica import snapshot_backoff
 from dledger.replica.compactor import Compactor
 from dledger.replica.driver import Driver, DriverConfig
+from dledger.replica.firing import Firing
 from dledger.replica.maintenance import Maintenance, SnapshotPolicy
 from dledger.replica.proposer import EntrySizes
 from dledger.replica.repair import LogRepairer, Source
@@ -38,6 +40,7 @@ from dledger.replica.room_keeper import RoomConfig
 from dledger.replica.scrubber import Scrubber
 from dledger.replica.snapshots import Snapshots
 from dledger.server.config import ELECTION_TIMEOUT_TICKS, HEARTBEAT_TICKS
+from dledger.server.engine import NodeEngine
 from dledger.store.commit_log import CommitLog
 from dledger.store.hard_state import NAME as HARD_STATE
 from dledger.store.hard_state import HardStateFile, decode_hard_state, newer
@@ -341,6 +344,8 @@ class Process:
             metrics=self._metrics,
         )
         self._keep_doing(refetcher.run)
+        if self._world.options.timed:
+            self._keep_doing(Firing(engine_of(self), self._metrics).run)
         scrubber = Scrubber(
             self.log, bytes_per_s=1 << 20, on_failed=self.driver.disk_failed, metrics=self._metrics
         )
@@ -474,6 +479,20 @@ class Process:
         if not isinstance(error, StorageError):
             raise error
         self._world.died(self, error)
+
+
+def engine_of(process: Process) -> NodeEngine:
+    """Return what asks a node as its services do; who else is there is not known to it."""
+    engine = NodeEngine(
+        group=GROUP,
+        name=process.member.name,
+        node_id=process.id,
+        state=process.state.broker,
+        peers=cast("Any", None),
+        clients=ClientAddress(host=process.id, port=0, tls_port=0),
+    )
+    engine.attach(process.driver)
+    return engine
 
 
 def _lost() -> NodeId:

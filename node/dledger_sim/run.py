@@ -27,6 +27,7 @@ from dledger_sim.network import draw_partition
 from dledger_sim.options import Options
 from dledger_sim.process import Process
 from dledger_sim.rounds import Rounds
+from dledger_sim.timed import Timers
 
 _LEADER_S = 3
 _PROGRESS_S = 10
@@ -55,6 +56,7 @@ class Outcome:
             so that the run ended there; None: there was none.
         let_go: Messages of compacted topics that newer ones of their keys have beaten.
         erased: Messages of theirs that were erased.
+        timed: Messages that were held and delivered when they were due.
     """
 
     seed: int
@@ -70,6 +72,7 @@ class Outcome:
     stranded: NodeId | None
     let_go: int
     erased: int
+    timed: int
 
     def counts(self) -> dict[str, int]:
         """Return what is summed up for many runs."""
@@ -83,6 +86,7 @@ class Outcome:
             "left a member that knows nobody": self.stranded is not None,
             "messages let go by rounds": self.let_go,
             "messages erased": self.erased,
+            "messages delivered at their time": self.timed,
         }
 
 
@@ -105,6 +109,7 @@ class Run:
         self._consumer = Consumer(self.cluster)
         self._rounds = Rounds(self.cluster)
         self._erasers = Erasers(self.cluster)
+        self._timers = Timers(self.cluster)
 
     def run(self) -> Outcome:
         """Run to the end.
@@ -138,12 +143,15 @@ class Run:
             stranded=self._stranded,
             let_go=cluster.compacted.let_go,
             erased=cluster.compacted.erased,
+            timed=len(cluster.fates.delivered),
         )
 
     def _start_rounds(self) -> None:
         if self.options.rounds:
             self._rounds.start()
             self._erasers.start()
+        if self.options.timed:
+            self._timers.start()
 
     def _recover(self) -> int | None:
         """Demand that a healed group goes on; returns the entry for which it rightly cannot."""
@@ -311,6 +319,7 @@ class Run:
         self._maker.stop()
         self._rounds.stop()
         self._erasers.stop()
+        self._timers.stop()
         rest_s = round(max(one.rest_s for one in cluster.processes.values()))
         cluster.within(
             # A small volume has no room again before a snapshot, which may rest.
@@ -321,6 +330,10 @@ class Run:
         cluster.within(
             _WHOLE_S + rest_s, cluster.is_whole, "the nodes do not apply the same entries"
         )
+        if self.options.timed:
+            self._timers.demand_delivered()
+            cluster.within(_WHOLE_S, cluster.is_whole, "the nodes do not apply the same entries")
+            self._timers.audit(cluster.members())
         audit(cluster.members(), cluster.producers, cluster.compacted.find_gone(KEPT))
         if self.options.rounds:
             for process in cluster.members():

@@ -113,6 +113,23 @@ def _rounds(drawn: Options, rng: Random) -> Options:
     return kept.with_rounds(rng.randrange(1 << 32))
 
 
+def _timers(drawn: Options, rng: Random) -> Options:
+    """Messages wait for their time, while a minority's clocks are days off and leaders change."""
+    clocks = _clocks(drawn, rng)
+    return replace(
+        clocks,
+        timed=True,
+        all_wrong=False,
+        change_s=0.0,
+        kept_hours=0,
+        kept_kib=rng.choice((0, 32)),
+        leap_s=rng.choice((0.5, 2.0)),
+        crash_leader=rng.choice((0.0, 0.5)),
+        depose_s=rng.choice((0.0, 1.0)),
+        makes=False,
+    )
+
+
 def _busy(drawn: Options) -> Options:
     calm = drawn.without(*_ENDS, *_HOLDS, *_DAMAGES, *_MEMBERS, "tight", "loss", "straggle")
     return replace(
@@ -139,6 +156,7 @@ WORLDS: Final[Mapping[str, Callable[[Options, Random], Options]]] = {
     "small": _small,
     "neighbour": _neighbour,
     "rounds": _rounds,
+    "timers": _timers,
 }
 """By the name that ``--world`` takes; seeds draw most of them, `Options.of` has the last one."""
 
@@ -149,6 +167,7 @@ DRAWN: Final[Mapping[str, float]] = {
     "full": 0.05,
     "small": 0.03,
     "neighbour": 0.03,
+    "timers": 0.05,
 }
 """Which part of the runs that are no storms seeds make one of each world."""
 

@@ -156,6 +156,9 @@ class MemoryEngine:
     def date_ms(self) -> int | None:
         return self._members.date_ms()
 
+    def holding_refusal(self) -> str:
+        return self.state.held.full
+
     def on_applied(self, listener: Callable[[], None], awaited: Callable[[], bool]) -> None:
         self.listeners.append(listener)
 

@@ -71,6 +71,9 @@ class PartOfEngine:
     def date_ms(self) -> int | None:
         raise NotImplementedError
 
+    def holding_refusal(self) -> str:
+        raise NotImplementedError
+
     def on_applied(self, listener: Callable[[], None], awaited: Callable[[], bool]) -> None:
         raise NotImplementedError
 

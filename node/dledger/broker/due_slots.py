@@ -2,9 +2,9 @@
 
 Not replicated: a new leader makes it of the state in small steps. No object and no comparison is
 needed to bring a million messages of one hour in order: their slots are put into arrays by the
-second, those of a large second by the millisecond when it comes, and within one they are in the
-order in which they were sent. So a step takes about a millisecond at most, and a message of an
-open hour 12 bytes.
+second, those of a second by the millisecond when it has begun, and within one they are in the order
+in which they were sent. So a step takes about a millisecond at most, and a message of an open hour
+12 bytes.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from dledger.broker.queue_positions import Payload
 
 _AHEAD_MS: Final = 60_000
 """How long before it begins an hour is opened."""
-_SORTED: Final = 1 << 11
-"""Slots that are sorted at once."""
 _STEP: Final = 1 << 12
+"""Slots that are sorted at once."""
 _TOLD: Final = 256
 """Messages that are told at once."""
 _OPENED: Final = 1 << 10
@@ -33,29 +32,45 @@ _OPENED: Final = 1 << 10
 class _Hour:
     """One hour's slots that were not told yet, by the second that they are due."""
 
-    __slots__ = ("due", "seconds")
+    __slots__ = ("due", "millis", "seconds")
 
     def __init__(self) -> None:
         self.due = array("Q")
         """Of each slot, when it is due, Unix milliseconds."""
         self.seconds: dict[int, array[int]] = {}
+        self.millis: dict[int, array[int]] = {}
+        """Those of seconds that have begun, by the millisecond."""
 
     def put(self, slot: int) -> None:
-        second = self.due[slot] // 1000
-        found = self.seconds.get(second)
-        if found is None:
-            found = self.seconds[second] = array("I")
-        found.append(slot)
+        _put(self.seconds, self.due[slot] // 1000, slot)
 
-    def pop(self, second: int, until_ms: int) -> array[int]:
-        """Return the slots of a second that are due, and keep the others."""
-        slots, due = self.seconds.pop(second), self.due
-        if second == until_ms // 1000:
-            later = array("I", [slot for slot in slots if due[slot] > until_ms])
-            if later:
-                self.seconds[second] = later
-                return array("I", [slot for slot in slots if due[slot] <= until_ms])
-        return slots
+    def begun(self, last: int) -> set[int]:
+        """Return the seconds up to one of which there is something."""
+        return {
+            each for each in (*self.seconds, *(ms // 1000 for ms in self.millis)) if each <= last
+        }
+
+    def sort(self, second: int) -> Iterator[Sequence[int]]:
+        """Bring a second that has begun in order; yield nothing for each step."""
+        slots, due, millis = self.seconds.pop(second, array("I")), self.due, self.millis
+        for first in range(0, len(slots), _STEP):
+            for slot in slots[first : first + _STEP]:
+                _put(millis, due[slot], slot)
+            yield ()
+
+    def take(self, until_ms: int) -> Iterator[Sequence[int]]:
+        """Yield the slots of seconds that have begun which are due by a time, in order."""
+        for each in sorted(ms for ms in self.millis if ms <= until_ms):
+            slots = self.millis.pop(each)
+            for first in range(0, len(slots), _STEP):
+                yield slots[first : first + _STEP]
+
+
+def _put(arrays: dict[int, array[int]], at: int, slot: int) -> None:
+    found = arrays.get(at)
+    if found is None:
+        found = arrays[at] = array("I")
+    found.append(slot)
 
 
 class DueSlots:
@@ -89,15 +104,12 @@ class DueSlots:
             while self._take_in(hour):
                 yield ()
         last = now_ms // 1000
-        found = [
-            (second, hour)
-            for hour, its in self._hours.items()
-            for second in its.seconds
-            if second <= last
-        ]
+        found = [(second, hour) for hour, its in self._hours.items() for second in its.begun(last)]
         for second, hour in sorted(found):
             its = self._hours[hour]
-            for some in _in_order(its.pop(second, now_ms), its.due):
+            for _ in its.sort(second):
+                yield ()
+            for some in its.take(min(now_ms, 1000 * second + 999)):
                 yield from self._told(hour, some)
 
     def put_back(self, messages: Iterable[HeldMessage]) -> None:
@@ -124,7 +136,6 @@ class DueSlots:
         return True
 
     def _told(self, hour: int, slots: Sequence[int]) -> Iterator[Sequence[HeldMessage]]:
-        yield ()
         for first in range(0, len(slots), _TOLD):
             bucket = self._held.buckets().get(hour)
             if bucket is None:
@@ -154,18 +165,3 @@ class DueSlots:
                 self._opened.popitem(last=False)
         self._opened.move_to_end(key)
         return found[1]
-
-
-def _in_order(slots: array[int], due: array[int]) -> Iterator[Sequence[int]]:
-    """Yield the slots of one second by their milliseconds, those of one as they are; in steps."""
-    if len(slots) <= _SORTED:
-        yield sorted(slots, key=due.__getitem__)
-        return
-    by_ms = [array("I") for _ in range(1000)]
-    for first in range(0, len(slots), _STEP):
-        for slot in slots[first : first + _STEP]:
-            by_ms[due[slot] % 1000].append(slot)
-        yield ()
-    for each in by_ms:
-        for first in range(0, len(each), _STEP):
-            yield each[first : first + _STEP]

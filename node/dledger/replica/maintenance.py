@@ -48,9 +48,6 @@ logger = logging.getLogger(__name__)
 _ROUNDS_BETWEEN_LOOKS: Final = 60
 """How often all consumer groups are checked for unused ones; a round is a second."""
 _EARLY_TOLD_EVERY_S: Final = 60.0
-HELD_PERCENT: Final = 10
-"""How much of the volume held messages may have: each is copied forward until it is due, and the
-disk cannot be freed of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +153,6 @@ class Maintenance:
         try:
             if self._driver.hand_over_for_room():
                 return
-            self._look_at_held()
             await self._propose_retention()
             if not by_need:
                 await self._propose_expiry()
@@ -173,23 +169,6 @@ class Maintenance:
             logger.warning("no snapshot: %s", error)
         except DledgerError as error:
             logger.info("retention is postponed: %s", error)
-
-    def _look_at_held(self) -> None:
-        """Refuse to hold more on a leader's disk of which held messages have their share."""
-        held, disk = self._state.held, self._driver.room.disk
-        if disk is None or not self._driver.is_serving_leader():
-            held.full = ""
-            return
-        most = disk.volume_bytes * HELD_PERCENT // 100
-        if held.size_bytes <= most:
-            held.full = ""
-        elif not held.full:
-            held.full = (
-                f"{held.count} messages wait for their time, with {held.size_bytes >> 20} MiB; "
-                f"that is more than {HELD_PERCENT} % of the volume, {most >> 20} MiB: no more are "
-                "held until some of them are delivered; others are taken"
-            )
-            logger.warning("messages to be delivered later are refused: %s", held.full)
 
     async def take_snapshot(self) -> int:
         """Take a snapshot now; see `Snapshots.take`."""

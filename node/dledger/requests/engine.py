@@ -137,6 +137,9 @@ class Engine(Protocol):
         None while too few are heard to tell.
         """
 
+    def holding_refusal(self) -> str:
+        """Why no more messages are held until they are due; empty: they are."""
+
     def on_applied(self, listener: Callable[[], None], awaited: Callable[[], bool]) -> None:
         """Call *listener* after entries were applied, one or many.
 

@@ -50,12 +50,12 @@ class Recaller:
         result = await self._engine.propose(CancelHeld(refs=(ref,)).encode())
         if not isinstance(result, HeldCancelled):
             raise TypeError(f"CANCEL_HELD answered {result!r}")
-        if result.fates[0] is Fate.DELIVERED:
+        if result.before[0] is Fate.DELIVERED:
             raise Rejected(
                 Code.MESSAGE_NOT_FOUND,
                 f"message {message_id!r} was delivered: it was due, and is in its queue",
             )
-        if result.fates[0] is Fate.UNKNOWN:
+        if result.before[0] is Fate.UNKNOWN:
             raise Rejected(
                 Code.MESSAGE_NOT_FOUND,
                 f"message {message_id!r} is not held: it was delivered or recalled over an hour "

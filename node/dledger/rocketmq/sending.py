@@ -102,8 +102,8 @@ class Sender:
         """Hold messages until they are due, or store them if they are; a retry may find either."""
         secret = await self._resolver.secret()  # before: nothing is to be held without a handle
         is_later = is_to_wait(sending.messages, self._engine.date_ms())
-        if is_later and self._engine.state.held.full:
-            raise DiskFull(self._engine.state.held.full)
+        if is_later and (why := self._engine.holding_refusal()):
+            raise DiskFull(why)
         places = await self._places(sending, await self._submitted(sending, is_held=is_later))
         response = response_of(sending.messages, [-1 if q == HELD_QUEUE else o for q, o in places])
         handles = RecallHandles(secret, topic=topic.name, generation=topic.generation)

@@ -31,6 +31,8 @@ _GROWING: Final = frozenset(
         CommandType.RELEASE_HELD,  # what is due waits for room: that it is late is no loss
     }
 )
+HELD_PERCENT: Final = 10
+"""How much of the volume messages may have that are held until they are due."""
 
 
 class NodeEngine:
@@ -191,6 +193,22 @@ class NodeEngine:
     def date_ms(self) -> int | None:
         """Return the group's date, Unix milliseconds; see `Dating.date_ms`."""
         return self._joined().dating.date_ms()
+
+    def holding_refusal(self) -> str:
+        """Return why no more messages are held here until they are due; empty: they are.
+
+        Each is copied forward until it is due, and the disk cannot be freed of it. So all of them
+        have a share of the volume, beside what makes no room (`replica.held_roller`).
+        """
+        held, disk = self.state.held, self._joined().room.disk
+        most = disk.volume_bytes * HELD_PERCENT // 100 if disk is not None else held.size_bytes
+        if held.full or held.size_bytes <= most:
+            return held.full
+        return (
+            f"{held.count} messages wait for their time, with {held.size_bytes >> 10} KiB, which "
+            f"is more than {HELD_PERCENT} % of the volume: no more are held until some of them "
+            "are delivered; what is to be delivered at once is taken"
+        )
 
     def on_applied(self, listener: Callable[[], None], awaited: Callable[[], bool]) -> None:
         """Call *listener* after each batch of applied entries; see `Driver.on_applied`."""
