@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
+
+from hypothesis import strategies as st
 
 from dledger.broker.commands import (
     CancelHeld,
@@ -51,6 +54,7 @@ class Group:
     def __init__(self) -> None:
         self.now_ms, self.skew_ms, self.log_ms = T0, 0, T0
         self.entries: dict[int, Entry] = {}
+        self.log: list[Entry] = []
         self.first = 1
         self.state, self.other = BrokerState(), BrokerState()
         self.due = DueSlots(self.state.held)
@@ -75,6 +79,7 @@ class Group:
             data=b"".join(commands),
         )
         self.entries[index] = entry
+        self.log.append(entry)
         found = self.state.apply(entry)
         self.other.apply(entry)
         return found
@@ -358,3 +363,51 @@ class Group:
             assert state.held.waiting == sum(self.messages[ref].is_paused for ref in held)
         assert self.state.held.size_bytes == self.other.held.size_bytes
         assert self.state.digest() == self.other.digest()
+
+
+DAY = 1440 * MINUTE
+Step: TypeAlias = Callable[[Group], None]
+"""A step of a history."""
+
+
+_AFTER = st.sampled_from([-MINUTE, 0, 1, 50, MINUTE, 59 * MINUTE, 125 * MINUTE])
+STEP: st.SearchStrategy[Step] = st.one_of(
+    st.builds(
+        lambda ids, after, kind, lost: (
+            lambda group: group.hold(ids, after[: len(ids)], kind, lost=lost)
+        ),
+        st.lists(st.integers(0, 60), min_size=1, max_size=12, unique=True),
+        st.lists(_AFTER, min_size=12, max_size=12),
+        st.sampled_from([Kind.TIMER, Kind.TIMER, Kind.HALF]),
+        st.booleans(),
+    ),
+    st.builds(lambda which: lambda group: group.hold_otherwise(which), st.integers(0, 30)),
+    st.builds(lambda which: lambda group: group.send_late(which), st.integers(0, 30)),
+    st.builds(lambda count: lambda group: group.produce(count), st.integers(1, 3)),
+    st.builds(
+        lambda ms: lambda group: group.wait(ms),
+        st.sampled_from([1, 50, MINUTE, 61 * MINUTE, 200 * MINUTE]),
+    ),
+    st.builds(lambda ms: lambda group: group.clock(ms), st.sampled_from([0, DAY, -60 * MINUTE])),
+    st.builds(
+        lambda most, twice: lambda group: group.release(most, twice=twice),
+        st.integers(1, 5),
+        st.booleans(),
+    ),
+    st.builds(
+        lambda which, twice: lambda group: group.commit(which, twice=twice),
+        st.integers(0, 30),
+        st.booleans(),
+    ),
+    st.builds(lambda which: lambda group: group.release_late(which), st.integers(0, 30)),
+    st.builds(lambda which: lambda group: group.cancel(which), st.integers(0, 100)),
+    st.builds(lambda again: lambda group: group.pause(again=again), st.booleans()),
+    st.builds(lambda cancels: lambda group: group.resume(cancels=cancels), st.booleans()),
+    st.builds(
+        lambda part, roll: lambda group: group.retain(part, roll=roll),
+        st.integers(0, 100),
+        st.booleans(),
+    ),
+    st.just(lambda group: group.restore()),
+    st.just(lambda group: group.delete()),
+)

@@ -15,6 +15,7 @@ from dledger.broker import state as broker_state
 from dledger.broker.beginnings import Beginning
 from dledger.broker.command_frame import CommandType, MalformedCommandError, frame, split
 from dledger.broker.commands import CreateGroup, CreateTopic
+from dledger.broker.held_refs import Ref
 from dledger.broker.message import Columns, Message
 from dledger.broker.produce import ProduceFrame, encode_produce
 from dledger.broker.redelivery import DEFAULT
@@ -54,6 +55,9 @@ _COMMANDS: list[commands.Command] = [
     commands.UseFilter(group="g", topic="t", tags=("a", "b"), sql="a = 1"),
     commands.SetRetention(name="t", hours=2160),
     commands.SeekGroup(group="g", topic="t", generation=1, offsets=((0, 5),)),
+    commands.CancelHeld(refs=(Ref(1, 2),)),
+    commands.PauseHeld(pause_id="r"),
+    commands.ResumeHeld(cancels=True),
     commands.ReceiveAt(
         group="g",
         topic="t",
@@ -95,6 +99,8 @@ def test_each_type_of_command_has_a_row_and_a_decoder() -> None:
         CommandType.REKEEP,
         CommandType.ERASE,
         CommandType.DEAD_LETTER,
+        CommandType.PRODUCE_HELD,
+        CommandType.RELEASE_HELD,
     }
     assert set(commands.DECODERS) == set(rows) - of_columns
     assert {_row(command.encode())[0] for command in _COMMANDS} == set(commands.DECODERS)

@@ -13,9 +13,17 @@ import pytest
 
 from dledger.broker import commands
 from dledger.broker.beginnings import Beginning
-from dledger.broker.command_frame import CommandType, split
+from dledger.broker.command_frame import CommandType, frame, split
 from dledger.broker.dead_letter import DeadLetter, encode_dead_letter
 from dledger.broker.erase import Erase
+from dledger.broker.held_commands import (
+    ProduceHeld,
+    ReleaseHeld,
+    What,
+    encode_produce_held,
+    encode_release_held,
+)
+from dledger.broker.held_refs import Kind, Ref
 from dledger.broker.message import Columns, Encoding, Message
 from dledger.broker.produce import ProduceFrame, encode_produce
 from dledger.broker.redelivery import Retries
@@ -56,6 +64,9 @@ def _typed(typed: Typed) -> bytes:
     return _produced(_PLAIN[0], Message(message_id="2", body=b"two", typed=typed))
 
 
+_HELD: Final = encode_produce_held(
+    Kind.HALF, (7, 8), encode_produce(Columns.of(_PLAIN), client_id="c", topic="TRANSACTION")
+)
 _COMMANDS: Final = {
     "PRODUCE": _produced(*_PLAIN),
     "PRODUCE with everything": _produced(_PLAIN[0], _FULL, mark=_MARK),
@@ -117,6 +128,20 @@ _COMMANDS: Final = {
     ).encode(),
     "SET_GROUP": commands.SetGroup(name="g", retries=Retries(5, (1000, 2000))).encode(),
     "DEAD_LETTER": encode_dead_letter("g", 7, _FULL, born_host="h"),
+    "PRODUCE_HELD of timers": encode_produce_held(
+        Kind.TIMER, (7, 8), _produced(*_PLAIN, mark=_MARK)
+    ),
+    "PRODUCE_HELD of halves": encode_produce_held(Kind.HALF, (7, 8), _produced(*_PLAIN)),
+    **{
+        f"RELEASE_HELD that does {what.name}": encode_release_held(
+            what, (Ref(1, 2), Ref(3, 4)), Columns.of(_PLAIN), topic="t", generation=5, queue_id=6,
+            born_host="h",
+        )
+        for what in What
+    },
+    "CANCEL_HELD": commands.CancelHeld(refs=(Ref(1, 2), Ref(3, 4))).encode(),
+    "PAUSE_HELD": commands.PauseHeld(pause_id="r").encode(),
+    "RESUME_HELD": commands.ResumeHeld(cancels=True).encode(),
     "ERASE": Erase(generation=1, queue_id=0, first_entry=3, offsets=(0, 2)).encode(),
 }  # fmt: skip
 
@@ -144,9 +169,9 @@ def test_these_bytes_are_read_as_they_were_written(name: str) -> None:
     ((kind, start, end),) = split(data := _COMMANDS[name])
 
     if kind == CommandType.PRODUCE:
-        frame = ProduceFrame(data, start, end)
-        both = [frame.message(row) for row in range(frame.count)]
-        assert _produced(*both, mark=frame.replay) == data
+        batch = ProduceFrame(data, start, end)
+        both = [batch.message(row) for row in range(batch.count)]
+        assert _produced(*both, mark=batch.replay) == data
     elif kind == CommandType.REKEEP:
         assert Rekeep(data, start, end).to == 3
     elif kind == CommandType.DEAD_LETTER:
@@ -158,6 +183,22 @@ def test_these_bytes_are_read_as_they_were_written(name: str) -> None:
             born_host=letter.batch.born_host,
         )
         assert again == data
+    elif kind == CommandType.PRODUCE_HELD:
+        held = ProduceHeld(data, start, end)
+        assert (held.due_ms, held.batch.count) == ((7, 8), 2)
+        produce = frame(CommandType.PRODUCE, data[held.inner : held.end])
+        assert encode_produce_held(held.kind, held.due_ms, produce) == data
+    elif kind == CommandType.RELEASE_HELD:
+        released = ReleaseHeld(data, start, end)
+        assert data == encode_release_held(
+            released.what,
+            released.refs,
+            released.batch.columns(range(2)),
+            topic=released.batch.topic,
+            generation=released.generation,
+            queue_id=released.batch.queue_id,
+            born_host=released.batch.born_host,
+        )
     elif kind == CommandType.ERASE:
         assert Erase.decode(data, start, end).encode() == data
     else:
@@ -187,6 +228,11 @@ def test_a_state_has_these_bytes(request: pytest.FixtureRequest) -> None:
     log.receive(1)
     log.append(_COMMANDS["SET_GROUP"])
     data = log.state.encode()
+    log.append(_HELD)
+    log.append(commands.CancelHeld(refs=(Ref(0, 1),)).encode())
+    log.append(_COMMANDS["PAUSE_HELD"])
+    held = log.state.encode()
 
-    _held_to("state.txt", {"empty": BrokerState().encode(), "state": data}, request)
-    assert BrokerState.decode(data).digest() == log.state.digest()
+    states = {"empty": BrokerState().encode(), "state": data, "state with messages held": held}
+    _held_to("state.txt", states, request)
+    assert BrokerState.decode(held).digest() == log.state.digest()

@@ -17,6 +17,8 @@ from dledger.broker.command_frame import CommandType, frame, split
 from dledger.broker.commands import LeaseRef
 from dledger.broker.dead_letter import encode_dead_letter
 from dledger.broker.erase import Erase
+from dledger.broker.held_commands import What, encode_produce_held, encode_release_held
+from dledger.broker.held_refs import Kind, Ref
 from dledger.broker.message import Columns, Message
 from dledger.broker.produce import NO_QUEUE, encode_produce
 from dledger.broker.redelivery import Retries
@@ -330,7 +332,26 @@ class Entries(Target):
             again=(0,), done=(2,), invisible_ms=5,
         ).encode(),
         commands.SetRetention(name="t", hours=None).encode(),
+        commands.CancelHeld(refs=(Ref(0, 1), Ref(0, 9))).encode(),
+        commands.PauseHeld(pause_id="r").encode(),
+        commands.ResumeHeld(cancels=True).encode(),
     )  # fmt: skip
+    _PRODUCE_HELD: ClassVar[bytes] = encode_produce_held(
+        Kind.TIMER,
+        (5, 7),
+        encode_produce(
+            Columns(message_ids=["d", "e"], bodies=[b"x"] * 2, born_at_ms=[0] * 2),
+            client_id="client",
+            topic="t",
+        ),
+    )
+    _RELEASE_HELD: ClassVar[bytes] = encode_release_held(
+        What.DELIVER,
+        (Ref(0, 0), Ref(0, 1)),
+        Columns(message_ids=["d", "e"], bodies=[b"x"] * 2, born_at_ms=[0] * 2),
+        topic="t",
+        generation=1,
+    )
     _REKEEP: ClassVar[bytes] = Kept(
         topic="t", generation=1, queue_id=0, first=0, to=3, offsets=(0, 2),
         origins=[Origin(3, 5, "host"), Origin(3, 5, "")],
@@ -360,6 +381,7 @@ class Entries(Target):
             client_id="client", topic="t", queue_id=0,
         ),
         commands.SetRetention(name="t", hours=0).encode(),
+        _PRODUCE_HELD,
         _SEEDS[2],
     )  # fmt: skip
 
@@ -371,9 +393,9 @@ class Entries(Target):
             if way == 0:
                 seed = a_batch(rng)
             elif way == 1:
-                seed = mutated(
-                    rng, rng.choice((seed, self._REKEEP, self._ERASE, self._DEAD_LETTER))
-                )
+                columns = self._REKEEP, self._ERASE, self._DEAD_LETTER
+                held = self._PRODUCE_HELD, self._RELEASE_HELD
+                seed = mutated(rng, rng.choice((seed, *columns, *held)))
             elif way == 2:
                 kind, start, end = next(split(seed))
                 row = json.dumps(spoil(rng, json.loads(seed[start:end])))

@@ -49,7 +49,6 @@ from dledger.broker.produce import NO_QUEUE, ProduceFrame, encode_produce
 VERSION: Final = 1
 _PRODUCE: Final = struct.Struct("<BBHI")
 _RELEASE: Final = struct.Struct("<BBHIQ")
-_KINDS: Final = frozenset(map(int, Kind))
 _DUE_BEFORE_MS: Final = HOUR_MS << HOUR_BITS
 
 
@@ -123,13 +122,11 @@ class ProduceHeld:
             UnknownCommandError: A newer version wrote it.
             MalformedCommandError: It is none.
         """
-        kind, zero, count = _head(_PRODUCE, data, start, end)
+        self.kind = Kind(_known(_PRODUCE, data, start, end))
+        (count,) = _numbers(_PRODUCE, data, start, end)
         self.inner = start + _PRODUCE.size + 8 * count + 1
         self.end = end
         self.batch = _batch(data, self.inner, end, count)
-        if zero or kind not in _KINDS:
-            raise MalformedCommandError(f"PRODUCE_HELD of kind {kind}")
-        self.kind = Kind(kind)
         self.due_ms: tuple[int, ...] = struct.unpack_from(f"<{count}q", data, start + _PRODUCE.size)
         if not 0 <= min(self.due_ms) <= max(self.due_ms) < _DUE_BEFORE_MS:
             raise MalformedCommandError(
@@ -152,13 +149,11 @@ class ReleaseHeld:
 
     def __init__(self, data: bytes, start: int, end: int) -> None:
         """Read it. Raises UnknownCommandError and MalformedCommandError like `ProduceHeld`."""
-        what, zero, count, self.generation = _head(_RELEASE, data, start, end)
+        self.what = What(_known(_RELEASE, data, start, end))
+        count, self.generation = _numbers(_RELEASE, data, start, end)
         self.inner = start + _RELEASE.size + 8 * count + 1
         self.end = end
         self.batch = _batch(data, self.inner, end, count)
-        if zero or what not in _WHATS:
-            raise MalformedCommandError(f"RELEASE_HELD that does {what}")
-        self.what = What(what)
         if self.batch.client_id or self.batch.replay is not None:
             raise MalformedCommandError("RELEASE_HELD of messages of a producer")
         numbers = struct.unpack_from(f"<{2 * count}I", data, start + _RELEASE.size)
@@ -169,21 +164,31 @@ class ReleaseHeld:
             raise MalformedCommandError("RELEASE_HELD names a message that cannot be")
 
 
-_WHATS: Final = frozenset(map(int, What))
 _NAMES: Final = {_PRODUCE: "PRODUCE_HELD", _RELEASE: "RELEASE_HELD"}
+_MEANINGS: Final = {_PRODUCE: max(Kind), _RELEASE: max(What)}
 
 
-def _head(form: struct.Struct, data: bytes, start: int, end: int) -> tuple[int, ...]:
-    """Return the numbers behind the version; of a newer version only that is examined."""
+def _known(form: struct.Struct, data: bytes, start: int, end: int) -> int:
+    """Return the second byte; of a newer version, or with a newer meaning, no more is examined."""
     name = _NAMES[form]
     if start < end and data[start] > VERSION:
         raise UnknownCommandError(f"{name} of version {data[start]}")
-    if end - start < form.size:
-        raise MalformedCommandError(f"{name} payload of {end - start} bytes is too short")
-    version, *numbers = form.unpack_from(data, start)
-    inner = start + form.size + 8 * numbers[2] + 1
-    if version != VERSION or numbers[2] < 1 or inner > end:
-        raise MalformedCommandError(f"{name} version {version} of {numbers[2]} messages")
+    if end - start < form.size or data[start] != VERSION:
+        raise MalformedCommandError(f"{name} payload of {end - start} bytes")
+    if data[start + 1] > _MEANINGS[form]:
+        raise UnknownCommandError(f"{name} of kind {data[start + 1]}")
+    if not data[start + 1]:
+        raise MalformedCommandError(f"{name} of no kind")
+    return data[start + 1]
+
+
+def _numbers(form: struct.Struct, data: bytes, start: int, end: int) -> tuple[int, ...]:
+    """Return how many messages there are, and the numbers behind that."""
+    name = _NAMES[form]
+    _, _, zero, *numbers = form.unpack_from(data, start)
+    inner = start + form.size + 8 * numbers[0] + 1
+    if zero or numbers[0] < 1 or inner > end:
+        raise MalformedCommandError(f"{name} of {numbers[0]} messages is cut short")
     if data[inner - 1] != CommandType[name]:
         raise MalformedCommandError(f"{name} does not say where its payload begins")
     return tuple(numbers)

@@ -22,7 +22,9 @@ from dledger.broker.command_frame import MalformedCommandError, split
 from dledger.broker.consume_queue import ConsumeQueue
 from dledger.broker.dead_letter import DeadLetter
 from dledger.broker.erase import Erase
-from dledger.broker.results import DeadLettered, Produced
+from dledger.broker.held_commands import ReleaseHeld
+from dledger.broker.held_refs import HELD_QUEUE
+from dledger.broker.results import DeadLettered, HeldReleased, Produced
 from dledger.broker.results import Erased as EraseResult
 from dledger.broker.state import BrokerState
 from dledger.broker.topics import Topic
@@ -135,28 +137,28 @@ class QueueOffsets:
         results = self._state.apply(entry)
         if entry.kind is EntryKind.DATA:
             for (start, end), result in zip(_frames(entry.data), results, strict=False):
-                if isinstance(result, Produced):
-                    for stored in self._stored(result):
-                        yield (entry.index, start, end, *stored, result.generation)
-                elif isinstance(result, DeadLettered) and result.stored is not None:
-                    inner = DeadLetter(entry.data, start, end).inner
-                    for stored in self._stored(result.stored):
-                        yield (entry.index, inner, end, *stored, result.stored.generation)
+                produced, inner = _appended(result, entry.data, start, end)
+                if produced is not None:
+                    for stored in self._stored(produced):
+                        yield (entry.index, inner, end, *stored, produced.generation)
                 elif isinstance(result, EraseResult):
                     command = Erase.decode(entry.data, start, end)
                     self._erases.append((entry.index, entry.timestamp_ms, command))
 
     def _stored(self, produced: Produced) -> Iterator[tuple[int, int, int, int]]:
-        """Yield (first row, rows, queue id, first offset) of the messages that are new."""
+        """Yield (first row, rows, queue id, first offset) of the messages that are new.
+
+        What is held is in no queue until it is released: by a copy.
+        """
         count, topic = len(produced.offsets), produced.generation
-        if produced.stored == count:
+        if produced.stored == count and produced.queue_ids[0] != HELD_QUEUE:
             queue_id, first = produced.queue_ids[0], produced.offsets[0]
             self._ends[topic, queue_id] = first + count
             yield 0, count, queue_id, first
             return
         offsets = zip(produced.queue_ids, produced.offsets, strict=True)
         for row, (queue_id, offset) in enumerate(offsets):
-            if offset >= self._ends.get((topic, queue_id), 0):
+            if queue_id != HELD_QUEUE and offset >= self._ends.get((topic, queue_id), 0):
                 self._ends[topic, queue_id] = offset + 1
                 yield row, 1, queue_id, offset
 
@@ -348,6 +350,15 @@ def _blocks(queue: ConsumeQueue, queue_id: int, generation: int) -> Iterator[_Bl
         span = each.first, each.end
         for first, end in [span] if queue.erased is None else queue.erased.pieces(*span):
             yield (*place, queue_id, first, end, generation)
+
+
+def _appended(result: object, data: bytes, start: int, end: int) -> tuple[Produced | None, int]:
+    """Return what a command has appended to queues, if any, and where its messages begin."""
+    if isinstance(result, DeadLettered):
+        return result.stored, DeadLetter(data, start, end).inner
+    if isinstance(result, HeldReleased):
+        return result.stored, ReleaseHeld(data, start, end).inner
+    return result if isinstance(result, Produced) else None, start
 
 
 def _frames(data: bytes) -> Iterator[tuple[int, int]]:
