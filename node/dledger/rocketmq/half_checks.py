@@ -203,9 +203,9 @@ class HalfChecks:
             half = await read_half(self._engine, ref)
             if half is None:
                 return
-            self._metrics.transaction_checks.inc()
+            self._metrics.transactions.checks.inc()
             if not await self._ask(half, checks):
-                self._metrics.transaction_checks_unheard.inc()
+                self._metrics.transactions.checks_unheard.inc()
         except DledgerError as error:
             logger.info(
                 "group %s: nobody was asked about transaction %d-%d: %s",

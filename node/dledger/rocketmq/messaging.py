@@ -61,9 +61,7 @@ _Q = TypeVar("_Q")
 _A = TypeVar("_A", bound=_Answer)
 _RECEIVE: Final = "ReceiveMessage"
 _PULL: Final = "PullMessage"
-_LATER: Final = (
-    "SyncLiteSubscription",
-)
+_LATER: Final = ("SyncLiteSubscription",)
 _RETRY_S: Final = 0.1
 _RETRY_MAX_S: Final = 1.6
 """Between looks for a leader; a change of it is told at once."""

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from prometheus_client import Counter
-
 from dledger.broker.held_refs import Fate
 from dledger.broker.topics import TRANSACTION
 from dledger.calls.caller import Caller
 from dledger.checks.resources import client_id, topic_name
+from dledger.common.metrics import NodeMetrics
 from dledger.errors import TopicTypeMismatch, UnknownTopic
 from dledger.requests.engine import Engine
 from dledger.requests.half_ends import commit, roll_back
@@ -29,9 +28,8 @@ _ROLLBACK: Final = definition.TransactionResolution.ROLLBACK
 class TransactionEnds:
     """Serves EndTransaction on the leader."""
 
-    def __init__(self, engine: Engine, producers: Producers, ends: Counter) -> None:
-        """*ends* counts what is said, by ``resolution``."""
-        self._engine, self._producers, self._ends = engine, producers, ends
+    def __init__(self, engine: Engine, producers: Producers, metrics: NodeMetrics) -> None:
+        self._engine, self._producers, self._metrics = engine, producers, metrics
 
     async def end(
         self, request: service.EndTransactionRequest, caller: Caller
@@ -59,13 +57,13 @@ class TransactionEnds:
         if request.resolution == _COMMIT:
             before = await commit(self._engine, ref, line=caller.line)
             _check_end(before, Fate.DELIVERED)
-            self._ends.labels("commit").inc()
+            self._metrics.transactions.committed.inc()
         elif request.resolution == _ROLLBACK:
             before = await roll_back(self._engine, ref, line=caller.line)
             _check_end(before, Fate.CANCELLED)
-            self._ends.labels("rollback").inc()
+            self._metrics.transactions.rolled_back.inc()
         else:
-            self._ends.labels("unknown").inc()
+            self._metrics.transactions.undecided.inc()
         return service.EndTransactionResponse(status=ok())
 
 

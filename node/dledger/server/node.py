@@ -597,6 +597,7 @@ class Node:
                 replayed_lanes=self.engine.state.topics.replayed_lanes,
                 filter_kept_bytes=self.engine.state.groups.kept_bytes,
                 held=self.engine.state.held,
+                log_ms=self.engine.state.now_ms,
                 overdue_ms=self._firing.overdue_ms,
                 dead_letters=dead_letters_in(self.engine.state) if self.engine.is_leader() else {},
                 peer_tls=self._peer_tls,

@@ -121,9 +121,7 @@ def rules() -> list[Rule]:
     return []
 
 
-def _messaging_parts(
-    context: RequestContext, turns: LongPollQueue, ask: AskPeer
-) -> MessagingParts:
+def _messaging_parts(context: RequestContext, turns: LongPollQueue, ask: AskPeer) -> MessagingParts:
     engine, resolver, metrics = context.engine, context.resolver, context.metrics
     producers = Producers()
     telemetry = Telemetry(
@@ -158,7 +156,7 @@ def _messaging_parts(
         ),
         dead_letters=dead_letters,
         recaller=Recaller(engine),
-        ends=TransactionEnds(engine, producers, metrics.transaction_ends),
+        ends=TransactionEnds(engine, producers, metrics),
         checks=HalfChecks(engine, telemetry, producers, metrics, ask=ask),
         telemetry=telemetry,
         offsets=Offsets(engine, resolver),
