@@ -219,29 +219,25 @@ class HalfChecks:
             return False
         author = half.client_id.partition("#")[0]
         rest = [each for each in self._producers.of(half.topic) if each != author]
-        if checks % 2:
-            rounds = (([author], False), (rest, True))
-        else:
-            rounds = ((rest, bool(rest)), ([author], True))
-        for client_ids, others in rounds:
-            if await self._ask_everywhere(half.topic, client_ids, command, others=others):
+        own = pb.AskProducersRequest(topic=half.topic, client_ids=[author], command=command)
+        other = pb.AskProducersRequest(
+            topic=half.topic, client_ids=rest, command=command, others=True, but_not=author
+        )
+        for request in (own, other) if checks % 2 else (other, own):
+            if await self._ask_everywhere(request):
                 return True
         return False
 
-    async def _ask_everywhere(
-        self, topic: str, client_ids: Sequence[str], command: bytes, *, others: bool
-    ) -> bool:
+    async def _ask_everywhere(self, request: pb.AskProducersRequest) -> bool:
         """Ask one client, here or at another node; return whether one was."""
-        if await self._telemetry.ask(topic, client_ids, command, others=others):
+        if await _ask_here(self._telemetry, request):
             return True
-        request = pb.AskProducersRequest(
-            topic=topic, client_ids=client_ids, others=others, command=command
-        ).SerializeToString()
+        raw = request.SerializeToString()
         for endpoint in self._engine.endpoints():
             if endpoint.node_id == self._engine.node_id:
                 continue
             try:
-                answer = await self._ask_peer(endpoint.node_id, ASK_PATH, request, _ASK_S)
+                answer = await self._ask_peer(endpoint.node_id, ASK_PATH, raw, _ASK_S)
                 if pb.AskProducersResponse.FromString(answer).asked:
                     return True
             except (DledgerError, DecodeError) as error:
@@ -263,15 +259,22 @@ class HalfChecks:
         return bytes(command.SerializeToString())
 
 
+async def _ask_here(telemetry: Telemetry, request: pb.AskProducersRequest) -> int:
+    return await telemetry.ask(
+        request.topic,
+        request.client_ids,
+        request.command,
+        others=request.others,
+        but_not=request.but_not,
+    )
+
+
 def ask_producers_handler(telemetry: Telemetry) -> grpc.GenericRpcHandler:
     """Return the peer-port handler of a leader's questions to the clients of this node."""
 
     async def ask(raw: bytes, context: Any) -> bytes:
         del context
-        request = pb.AskProducersRequest.FromString(raw)
-        asked = await telemetry.ask(
-            request.topic, request.client_ids, request.command, others=request.others
-        )
+        asked = await _ask_here(telemetry, pb.AskProducersRequest.FromString(raw))
         return bytes(pb.AskProducersResponse(asked=asked).SerializeToString())
 
     _, service_name, method = ASK_PATH.split("/")

@@ -251,7 +251,13 @@ class Telemetry:
             self._of_topic.setdefault(topic, {})[mine] = None
 
     async def ask(
-        self, topic: str, client_ids: Sequence[str], command: bytes, *, others: bool
+        self,
+        topic: str,
+        client_ids: Sequence[str],
+        command: bytes,
+        *,
+        others: bool,
+        but_not: str = "",
     ) -> int:
         """Send a command to one of a topic's producers; return how many have it: 0 or 1.
 
@@ -260,8 +266,12 @@ class Telemetry:
             client_ids: Clients that are known to send to it, in the order in which they are tried.
             command: A TelemetryCommand.
             others: Whether it may be any other that says that it publishes to the topic.
+            but_not: One that is not among these.
         """
         for stream in self._asked(topic, client_ids, others=others):
+            is_other = stream.client_id not in client_ids
+            if is_other and stream.client_id == but_not:
+                continue
             if await self._write(stream, command):
                 return 1
         return 0

@@ -1016,16 +1016,18 @@ class DeadLetter(_message.Message):
     def __init__(self, offset: _Optional[int] = ..., message_id: _Optional[str] = ..., size_bytes: _Optional[int] = ..., moved_from: _Optional[_Union[MovedFrom, _Mapping]] = ..., held: _Optional[bool] = ..., kept_because: _Optional[str] = ..., sent_to_queue: _Optional[int] = ..., sent_to_offset: _Optional[int] = ..., was_sent_before: _Optional[bool] = ...) -> None: ...
 
 class AskProducersRequest(_message.Message):
-    __slots__ = ("topic", "client_ids", "others", "command")
+    __slots__ = ("topic", "client_ids", "others", "but_not", "command")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     CLIENT_IDS_FIELD_NUMBER: _ClassVar[int]
     OTHERS_FIELD_NUMBER: _ClassVar[int]
+    BUT_NOT_FIELD_NUMBER: _ClassVar[int]
     COMMAND_FIELD_NUMBER: _ClassVar[int]
     topic: str
     client_ids: _containers.RepeatedScalarFieldContainer[str]
     others: bool
+    but_not: str
     command: bytes
-    def __init__(self, topic: _Optional[str] = ..., client_ids: _Optional[_Iterable[str]] = ..., others: _Optional[bool] = ..., command: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, topic: _Optional[str] = ..., client_ids: _Optional[_Iterable[str]] = ..., others: _Optional[bool] = ..., but_not: _Optional[str] = ..., command: _Optional[bytes] = ...) -> None: ...
 
 class AskProducersResponse(_message.Message):
     __slots__ = ("asked",)
