@@ -30,6 +30,10 @@ from e2e.harness.waiting import came_true, eventually_async
 ROOT: Final = Path(__file__).parents[2]
 TURN_MS: Final = 100.0
 PEAK_MB: Final = 400.0
+HELD_MB: Final = 150.0
+HELD_BYTES: Final = 10.0
+HELD_FREEZE_MS: Final = 5.0
+DUE_MS: Final = 50.0
 _QUEUES_A_TOPIC: Final = 1_024
 _STATE_S: Final = 900.0
 _AT_ONCE: Final = 256
@@ -81,6 +85,15 @@ async def state(setting: Setting) -> Outcome:
         _at_most_a_turn("state: a look, 1,000,000 leases over at once", leases, "longest_look"),
         _at_most_a_turn("state: a receive of them", leases, "longest_receive"),
         _at_most_a_turn("state: a client that held none parts", leases, "release_of_none"),
+    ]
+    held = await _in_process(outcome, "held", setting.size(10_000_000))
+    due = await _in_process(outcome, "due", setting.size(1_000_000))
+    outcome.lines += [
+        at_most("state: memory of 10,000,000 held messages", held["held_mb"], HELD_MB, "MB"),
+        at_most("state: each of them in a snapshot", held["bytes_each"], HELD_BYTES, "B"),
+        at_most("state: freeze of 10,000,000 held", held["freeze_ms"], HELD_FREEZE_MS, "ms"),
+        at_most("state: a step, 1,000,000 due in a second", due["longest_step_ms"], DUE_MS, "ms"),
+        at_most("state: a release of 1,024", due["longest_release_ms"], DUE_MS, "ms"),
     ]
     ids, groups = outcome.figures["client-ids"], outcome.figures["groups"]
     outcome.lines += [

@@ -11,11 +11,20 @@ import gc
 import json
 import resource
 import time
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from random import Random
 from typing import Any, Final
 
 from dledger.broker import commands
 from dledger.broker.commands import LeaseRef
+from dledger.broker.due_slots import DueSlots
+from dledger.broker.held_bucket import Place
+from dledger.broker.held_commands import What, encode_release_held
+from dledger.broker.held_messages import HeldMessages
+from dledger.broker.held_refs import Kind, Ref
 from dledger.broker.message import Columns
 from dledger.broker.produce import encode_produce
 from dledger.broker.results import Received
@@ -29,6 +38,8 @@ _HOUR_MS: Final = 3_600_000
 _ATTEMPTS: Final = 1_024
 _BATCH: Final = 32
 _LEASES_A_QUEUE: Final = 16_384
+_HELD_MS: Final = 40 * 24 * _HOUR_MS
+_RELEASED: Final = 1_024
 Figures = dict[str, float | str]
 
 
@@ -175,6 +186,89 @@ def leases(feed: Feed, size: int) -> Figures:
     return figures | {"longest_look_ms": max(looks), "longest_receive_ms": max(receives)}
 
 
+def held_messages(feed: Feed, size: int) -> Figures:
+    """So many messages are held, over 40 days, as if sent one by one; a snapshot, and recalls."""
+    feed.create("t", 1)
+    rng, found, before_mb = Random(1), feed.state.held, _resident_mb()
+
+    def hold() -> None:
+        for n in range(size):
+            due_ms = feed.now_ms + 1 + rng.randrange(_HELD_MS)
+            _hold(found, due_ms, n)
+
+    hold_us = cpu_ms(hold) * 1000 / size
+    figures: Figures = {
+        "hold_us": round(hold_us, 2),
+        "held_mb": round(_resident_mb() - before_mb, 1),
+    }
+    figures |= _snapshot(feed)
+    refs = [Ref(hour, 0) for hour in found.buckets()]
+    recalls = [commands.CancelHeld(refs=(ref,)).encode() for ref in refs]
+    figures["first_recall_us"] = _mean_us(recalls, feed)
+    figures["first_entry_ms"] = cpu_ms(lambda: found.first_entry)
+    return figures | {"bytes_each": round(float(figures["snapshot_mb"]) * 1e6 / size, 2)}
+
+
+def due(feed: Feed, size: int) -> Figures:
+    """So many messages are due in one second: brought in order and released, as a leader does."""
+    feed.create("t", 1)
+    rng, found = Random(2), feed.state.held
+    begin_ms = (feed.now_ms // _HOUR_MS + 1) * _HOUR_MS
+    for n in range(size):
+        _hold(found, begin_ms + rng.randrange(1000), n)
+    steps, told, last = list[float](), array("Q"), 0
+    parts = DueSlots(found).until(begin_ms + 999)
+    while True:
+        began_s = time.thread_time()
+        part = next(parts, None)
+        steps.append((time.thread_time() - began_s) * 1000)
+        if part is None:
+            break
+        for message in part:
+            assert message.due_ms >= last
+            last = message.due_ms
+        told.extend([message.ref.number for message in part])
+    assert len(told) == size
+    figures: Figures = {
+        "longest_step_ms": round(max(steps), 2),
+        "order_us": round(sum(steps) * 1000 / size, 2),
+    }
+    bodies = Columns(
+        message_ids=["x" * 16] * _RELEASED, bodies=[b"x" * 1024] * _RELEASED,
+        born_at_ms=[0] * _RELEASED,
+    )  # fmt: skip
+    releases = [
+        encode_release_held(
+            What.DELIVER,
+            [Ref.unpack(each) for each in told[first : first + _RELEASED]],
+            bodies,
+            topic="t",
+            generation=1,
+        )
+        for first in range(0, min(size, 100 * _RELEASED) - _RELEASED + 1, _RELEASED)
+    ]
+    applied = [cpu_ms(partial(feed, command)) for command in releases]
+    figures["longest_release_ms"] = max(applied, default=0)
+    figures["release_us"] = round(sum(applied) * 1000 / (_RELEASED * max(1, len(releases))), 2)
+    return figures | _snapshot(feed)
+
+
+def _hold(held: HeldMessages, due_ms: int, n: int) -> None:
+    """Hold the n-th message: a kilobyte, in a command of its own, 64 of them an entry."""
+    start = 5 + (n & 63) * 1130
+    hour, place = held.hour_of(due_ms, 0), Place(n >> 6, start, start + 1125, 0)
+    held.add(hour, due_ms, place, generation=1, kind=Kind.TIMER, size_bytes=1125)
+
+
+def _mean_us(each: Sequence[bytes], feed: Feed) -> float:
+    return round(cpu_ms(lambda: [feed(command) for command in each]) * 1000 / len(each), 1)
+
+
+def _resident_mb() -> float:
+    pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
+    return pages * resource.getpagesize() / 1e6
+
+
 def _snapshot(feed: Feed) -> Figures:
     freeze_ms = max(cpu_ms(feed.state.freeze) for _ in range(2))
     peak_before_mb = _peak_mb()
@@ -207,6 +301,8 @@ DIMENSIONS: Final[dict[str, Callable[[Feed, int], Figures]]] = {
     "groups": groups,
     "busy-groups": busy_groups,
     "leases": leases,
+    "held": held_messages,
+    "due": due,
 }
 
 

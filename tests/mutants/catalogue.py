@@ -18,6 +18,7 @@ from tests.mutants.filter_mutants import FILTER_MUTANTS
 from tests.mutants.force_mutants import FORCE_MUTANTS
 from tests.mutants.gate_mutants import GATE_MUTANTS
 from tests.mutants.growth_mutants import GROWTH_MUTANTS
+from tests.mutants.held_mutants import HELD_MUTANTS
 from tests.mutants.identity_mutants import IDENTITY_MUTANTS
 from tests.mutants.keeping_mutants import KEEPING_MUTANTS
 from tests.mutants.link_mutants import LINK_MUTANTS
@@ -58,6 +59,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *CONSUMER_MUTANTS,
     *SEEK_MUTANTS,
     *DEAD_LETTER_MUTANTS,
+    *HELD_MUTANTS,
     *ERASED_MUTANTS,
     *FILTER_MUTANTS,
     *ANSWER_MUTANTS,

@@ -11,9 +11,10 @@ from dledger.broker.held_refs import HOUR_MS, Fate, HeldMessage, Kind, Ref
 from dledger.broker.message import Columns, Message, id_of_place
 from dledger.broker.produce import ProduceFrame, encode_produce
 from dledger.broker.results import Produced
+from dledger.errors import DiskFull
 from dledger.types import Typed
 from tests.replica.group import DriverGroup, DriverNode
-from tests.replica.test_node_snapshots import _state
+from tests.replica.test_node_snapshots import _TIGHT, _digests_agree, _state, _upkeep
 from tests.replica.test_roller import _BODY, _HOUR_S, _produce, _rounds
 
 _DUE_MS = 1_900_000_000_000
@@ -129,6 +130,24 @@ async def test_room_is_made_by_copying_what_is_held(tmp_path: Path) -> None:
     assert leader.log.first_index > 4
     await _is_there(group, refs)
     assert _state(leader).held.full == ""
+    await group.stop()
+
+
+async def test_on_a_full_disk_room_is_made_all_the_same(tmp_path: Path) -> None:
+    """Copies are no growth: what is refused to users, and waits for room, they are not."""
+    group, leader = await _group(tmp_path)
+    refs = await _hold(leader, [0])
+    await _produce(leader, "now", range(16))
+    upkeep = _upkeep(leader, usage=lambda: _TIGHT)
+    await upkeep.measure()
+    leader.driver.room.refusal = DiskFull("no room")
+    assert leader.driver.room.is_short
+
+    await upkeep.run(by_need=True)
+
+    assert leader.log.first_index > 4
+    await _digests_agree(group)
+    await _is_there(group, refs)
     await group.stop()
 
 

@@ -32,7 +32,7 @@ def digest_of(body: _Body) -> int:
     return len(body) << 32 | crc32c(body)
 
 
-def timed(digests: Digests, due_ms: Sequence[int]) -> Digests:
+def with_times(digests: Digests, due_ms: Sequence[int]) -> Digests:
     """Return the digests of messages that are not to be delivered before these times, Unix ms.
 
     One without a time, 0, keeps its own. A message with another time is another message.

@@ -2,9 +2,9 @@
 
 Not replicated: a new leader makes it of the state in small steps. No object and no comparison is
 needed to bring a million messages of one hour in order: their slots are put into arrays by the
-second, those of a second by the millisecond when it has begun, and within one they are in the order
-in which they were sent. So a step takes about a millisecond at most, and a message of an open hour
-12 bytes.
+second, those of a large second by the millisecond when it comes, and within one they are in the
+order in which they were sent. So a step takes about a millisecond at most, and a message of an
+open hour 12 bytes.
 """
 
 from __future__ import annotations
@@ -16,61 +16,75 @@ from typing import Final
 
 from dledger.broker.held_bucket import PIECE, Bucket, Columns, Piece
 from dledger.broker.held_messages import HeldMessages
-from dledger.broker.held_refs import Fate, HeldMessage, Kind, Ref
+from dledger.broker.held_refs import HeldMessage, Kind, Ref
 from dledger.broker.queue_positions import Payload
 
 _AHEAD_MS: Final = 60_000
 """How long before it begins an hour is opened."""
-_STEP: Final = 1 << 12
+_SORTED: Final = 1 << 11
 """Slots that are sorted at once."""
+_STEP: Final = 1 << 12
 _TOLD: Final = 256
 """Messages that are told at once."""
+_OPENED_A_STEP: Final = 16
 _OPENED: Final = 1 << 10
 """Pieces of which the columns are kept, 32 KiB each."""
 
 
 class _Hour:
-    """One hour's slots that were not told yet, by the second that they are due."""
+    """One hour's slots that were not told yet, by the second that they are due.
 
-    __slots__ = ("due", "millis", "seconds")
+    A second that has come and has many is cut into its milliseconds.
+    """
+
+    __slots__ = ("cut", "due", "seconds")
 
     def __init__(self) -> None:
         self.due = array("Q")
         """Of each slot, when it is due, Unix milliseconds."""
         self.seconds: dict[int, array[int]] = {}
-        self.millis: dict[int, array[int]] = {}
-        """Those of seconds that have begun, by the millisecond."""
+        self.cut: dict[int, list[array[int]]] = {}
 
     def put(self, slot: int) -> None:
-        _put(self.seconds, self.due[slot] // 1000, slot)
+        second, ms = divmod(self.due[slot], 1000)
+        if second in self.cut:
+            self.cut[second][ms].append(slot)
+            return
+        found = self.seconds.get(second)
+        if found is None:
+            found = self.seconds[second] = array("I")
+        found.append(slot)
 
-    def begun(self, last: int) -> set[int]:
-        """Return the seconds up to one of which there is something."""
-        return {
-            each for each in (*self.seconds, *(ms // 1000 for ms in self.millis)) if each <= last
-        }
+    def take(self, second: int, until_ms: int) -> Iterator[Sequence[int]]:
+        """Take out the slots of a second that are due, in their order; in steps, some of nothing.
 
-    def sort(self, second: int) -> Iterator[Sequence[int]]:
-        """Bring a second that has begun in order; yield nothing for each step."""
-        slots, due, millis = self.seconds.pop(second, array("I")), self.due, self.millis
-        for first in range(0, len(slots), _STEP):
-            for slot in slots[first : first + _STEP]:
-                _put(millis, due[slot], slot)
-            yield ()
-
-    def take(self, until_ms: int) -> Iterator[Sequence[int]]:
-        """Yield the slots of seconds that have begun which are due by a time, in order."""
-        for each in sorted(ms for ms in self.millis if ms <= until_ms):
-            slots = self.millis.pop(each)
+        Those of one millisecond are as they came.
+        """
+        slots, due = self.seconds.get(second, _NONE), self.due
+        if second not in self.cut and len(slots) <= _SORTED:
+            del self.seconds[second]
+            later = array("I", [slot for slot in slots if due[slot] > until_ms])
+            if later:
+                self.seconds[second] = later
+            yield sorted([slot for slot in slots if due[slot] <= until_ms], key=due.__getitem__)
+            return
+        if second not in self.cut:
+            del self.seconds[second]
+            self.cut[second] = [array("I") for _ in range(1000)]
             for first in range(0, len(slots), _STEP):
-                yield slots[first : first + _STEP]
+                for slot in slots[first : first + _STEP]:
+                    self.put(slot)
+                yield ()
+        cut = self.cut[second]
+        for ms in range(min(until_ms - 1000 * second, 999) + 1):
+            some, cut[ms] = cut[ms], _NONE[:]
+            if some:
+                yield some
+        if not any(cut):
+            del self.cut[second]
 
 
-def _put(arrays: dict[int, array[int]], at: int, slot: int) -> None:
-    found = arrays.get(at)
-    if found is None:
-        found = arrays[at] = array("I")
-    found.append(slot)
+_NONE: Final = array("I")
 
 
 class DueSlots:
@@ -84,7 +98,7 @@ class DueSlots:
         self._held, self._kind = held, kind
         self._hours: dict[int, _Hour] = {}
         self._opened: OrderedDict[tuple[int, int], tuple[Piece, Columns]] = OrderedDict()
-        self._pauses = held.pauses
+        self._pauses, self._left = held.pauses, 0
 
     def until(self, now_ms: int) -> Iterator[Sequence[HeldMessage]]:
         """Yield what is due by a time (Unix ms) and not told yet, by time, in small parts.
@@ -104,13 +118,15 @@ class DueSlots:
             while self._take_in(hour):
                 yield ()
         last = now_ms // 1000
-        found = [(second, hour) for hour, its in self._hours.items() for second in its.begun(last)]
+        found = [
+            (second, hour)
+            for hour, its in self._hours.items()
+            for second in (*its.seconds, *its.cut)
+            if second <= last
+        ]
         for second, hour in sorted(found):
-            its = self._hours[hour]
-            for _ in its.sort(second):
-                yield ()
-            for some in its.take(min(now_ms, 1000 * second + 999)):
-                yield from self._told(hour, some)
+            for some in self._hours[hour].take(second, now_ms):
+                yield from self._tell(hour, some)
 
     def put_back(self, messages: Iterable[HeldMessage]) -> None:
         """Tell these again, which were told and not released."""
@@ -127,40 +143,43 @@ class DueSlots:
             return False
         if hour is None:
             hour = self._hours[number] = _Hour()
-        slot = len(hour.due)
-        due, put = hour.due, hour.put
+        slot, due = len(hour.due), hour.due
         due.extend(bucket.columns(slot // PIECE)[0][slot % PIECE :])
-        for each in range(slot, len(due)):
-            if bucket.fate(each) is Fate.HELD and bucket.kind(each) is self._kind:
-                put(each)
+        for each in bucket.live_among(bucket.of_kind(range(slot, len(due)), self._kind)):
+            hour.put(each)
         return True
 
-    def _told(self, hour: int, slots: Sequence[int]) -> Iterator[Sequence[HeldMessage]]:
+    def _tell(self, hour: int, slots: Sequence[int]) -> Iterator[Sequence[HeldMessage]]:
+        yield ()
         for first in range(0, len(slots), _TOLD):
             bucket = self._held.buckets().get(hour)
             if bucket is None:
                 return
-            some = slots[first : first + _TOLD]
             paused = bucket.paused if self._held.is_paused else 0
-            yield [
-                self._message(bucket, slot)
-                for slot in some
-                if slot >= paused and bucket.fate(slot) is Fate.HELD
-            ]
+            some, self._left = list[HeldMessage](), _OPENED_A_STEP
+            for slot in bucket.live_among(slots[first : first + _TOLD]):
+                if slot >= paused:
+                    some.append(self._message(bucket, slot))
+                if not self._left:
+                    yield some
+                    some, self._left = [], _OPENED_A_STEP
+            yield some
 
     def _message(self, bucket: Bucket, slot: int) -> HeldMessage:
-        columns, at = self._columns(bucket, slot // PIECE), slot % PIECE
-        due_ms, entry, start, end, row, generation = (column[at] for column in columns)
-        ref, payload = Ref(bucket.hour, slot), Payload(entry, start, end)
-        return HeldMessage(ref, self._kind, due_ms, payload, row, generation)
+        piece, at = divmod(slot, PIECE)
+        dues, entries, starts, ends, rows, topics = self._columns(bucket, piece)
+        payload = Payload(entries[at], starts[at], ends[at])
+        ref = Ref(bucket.hour, slot)
+        return HeldMessage(ref, self._kind, dues[at], payload, rows[at], topics[at])
 
     def _columns(self, bucket: Bucket, piece: int) -> Columns:
-        sealed, key = bucket.sealed(piece), (bucket.hour, piece)
+        sealed, key = bucket.sealed_piece(piece), (bucket.hour, piece)
         if sealed is None:
             return bucket.columns(piece)
         found = self._opened.get(key)
         if found is None or found[0] is not sealed:
             found = self._opened[key] = sealed, bucket.columns(piece)
+            self._left -= 1
             if len(self._opened) > _OPENED:
                 self._opened.popitem(last=False)
         self._opened.move_to_end(key)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import zlib
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from dledger.broker.held_refs import Fate, HeldMessage, Kind, Ref
@@ -65,15 +65,15 @@ class Piece:
         topics = columns[_GENERATION]
         return cls(packed, min(columns[_ENTRY]), (min(topics), max(topics)))
 
-    def opened(self) -> list[array[int]]:
+    def open(self) -> list[array[int]]:
         """Return the columns. Raises MalformedStateError: a snapshot had others."""
         return [
-            from_little_endian(code, _inflated(column, PIECE * array(code).itemsize))
+            from_little_endian(code, _inflate(column, PIECE * array(code).itemsize))
             for code, column in zip(CODES, self.columns, strict=True)
         ]
 
 
-def _inflated(column: bytes, size_bytes: int) -> bytes:
+def _inflate(column: bytes, size_bytes: int) -> bytes:
     try:
         found = zlib.decompressobj().decompress(column, size_bytes + 1)
     except zlib.error as error:
@@ -178,6 +178,19 @@ class Bucket:
         is_half = self._halves and self._halves[slot >> 3] >> (slot & 7) & 1
         return Kind.HALF if is_half else Kind.TIMER
 
+    def live_among(self, slots: Iterable[int]) -> list[int]:
+        """Return those of some slots that are held, in their order."""
+        gone = self._gone
+        return [slot for slot in slots if not gone[slot >> 3] >> (slot & 7) & 1]
+
+    def of_kind(self, slots: Iterable[int], kind: Kind) -> list[int]:
+        """Return those of some slots that were held for this, in their order."""
+        halves = self._halves
+        if not halves:
+            return [*slots] if kind is Kind.TIMER else []
+        bit = kind is Kind.HALF
+        return [slot for slot in slots if halves[slot >> 3] >> (slot & 7) & 1 == bit]
+
     def remove(self, slot: int, fate: Fate) -> int:
         """Hold a slot that is held no longer, since it was delivered or cancelled.
 
@@ -188,9 +201,9 @@ class Bucket:
         if fate is Fate.DELIVERED:
             self._committed[at] |= bit
         self.live_halves -= self.kind(slot) is Kind.HALF
-        return self._lost(1)
+        return self._let_go(1)
 
-    def _lost(self, messages: int) -> int:
+    def _let_go(self, messages: int) -> int:
         size_bytes = self.size_bytes * messages // self.live
         self.live -= messages
         self.size_bytes -= size_bytes
@@ -204,7 +217,7 @@ class Bucket:
         messages = (mask & ~gone).bit_count()
         halves = (mask & ~gone & int.from_bytes(self._halves, "little")).bit_count()
         self.live_halves -= halves
-        size_bytes = self._lost(messages) if messages else 0
+        size_bytes = self._let_go(messages) if messages else 0
         self._gone[:] = (gone | mask).to_bytes(len(self._gone), "little")
         return messages, halves, size_bytes
 
@@ -223,9 +236,9 @@ class Bucket:
 
     def columns(self, piece: int) -> Columns:
         """Return the columns of a piece, which must not be changed."""
-        return self._pieces[piece].opened() if piece < len(self._pieces) else self._open
+        return self._pieces[piece].open() if piece < len(self._pieces) else self._open
 
-    def sealed(self, piece: int) -> Piece | None:
+    def sealed_piece(self, piece: int) -> Piece | None:
         """Return a piece if it is sealed: as long as it is this one, its columns are the same."""
         return self._pieces[piece] if piece < len(self._pieces) else None
 

@@ -122,7 +122,7 @@ class ProduceHeld:
             UnknownCommandError: A newer version wrote it.
             MalformedCommandError: It is none.
         """
-        self.kind = Kind(_known(_PRODUCE, data, start, end))
+        self.kind = Kind(_kind_of(_PRODUCE, data, start, end))
         (count,) = _numbers(_PRODUCE, data, start, end)
         self.inner = start + _PRODUCE.size + 8 * count + 1
         self.end = end
@@ -149,7 +149,7 @@ class ReleaseHeld:
 
     def __init__(self, data: bytes, start: int, end: int) -> None:
         """Read it. Raises UnknownCommandError and MalformedCommandError like `ProduceHeld`."""
-        self.what = What(_known(_RELEASE, data, start, end))
+        self.what = What(_kind_of(_RELEASE, data, start, end))
         count, self.generation = _numbers(_RELEASE, data, start, end)
         self.inner = start + _RELEASE.size + 8 * count + 1
         self.end = end
@@ -168,7 +168,7 @@ _NAMES: Final = {_PRODUCE: "PRODUCE_HELD", _RELEASE: "RELEASE_HELD"}
 _MEANINGS: Final = {_PRODUCE: max(Kind), _RELEASE: max(What)}
 
 
-def _known(form: struct.Struct, data: bytes, start: int, end: int) -> int:
+def _kind_of(form: struct.Struct, data: bytes, start: int, end: int) -> int:
     """Return the second byte; of a newer version, or with a newer meaning, no more is examined."""
     name = _NAMES[form]
     if start < end and data[start] > VERSION:

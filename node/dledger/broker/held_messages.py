@@ -247,7 +247,7 @@ class HeldMessages:
         """Return a function that encodes the present state; it may be called from any thread."""
         head = text(self.pause_id), number(self.is_paused), number(self._freed_hour)
         buckets = [self._buckets[hour] for hour in sorted(self._buckets)]
-        return partial(_encoded, head, buckets, self.open_halves.freeze())
+        return partial(_encode, head, buckets, self.open_halves.freeze())
 
     def read(self, source: Reader) -> None:
         """Read everything from a snapshot into this empty object. Raises MalformedStateError."""
@@ -281,7 +281,7 @@ class HeldMessages:
         return [self.pause_id, self.is_paused, self._freed_hour, buckets, halves]
 
 
-def _encoded(
+def _encode(
     head: Sequence[bytes], buckets: Sequence[Bucket], open_halves: Encoded
 ) -> Iterator[bytes]:
     yield b"".join((*head, number(len(buckets))))

@@ -51,7 +51,7 @@ class Ref(NamedTuple):
     slot: int
 
     @property
-    def packed(self) -> int:
+    def number(self) -> int:
         """The name as one number of 48 bits."""
         return self.hour << SLOT_BITS | self.slot
 

@@ -91,10 +91,10 @@ class Holding:
             if is_half:
                 half = OpenHalf(topic.generation, log_ms, 0, command.due_ms[row])
                 self._held.open_halves.add(ref, half)
-            rows.stored(row, HELD_QUEUE, ref.packed)
+            rows.stored(row, HELD_QUEUE, ref.number)
             if ids[row]:
                 one, its = (ids[row],), digests[row : row + 1]
-                self._dedupe.remember(*scope, one, its, queue_id=HELD_QUEUE, first=ref.packed)
+                self._dedupe.remember(*scope, one, its, queue_id=HELD_QUEUE, first=ref.number)
         # As in `TopicStore.replay`.
         done = rows.conflicts[0] if rows.conflicts else batch.count
         if mark is not None and done:

@@ -176,7 +176,7 @@ class OpenHalves:
 
     def canonical(self) -> list[object]:
         """Return everything as plain values, in one order on every node."""
-        return [[ref.packed, *half] for ref, half in self.items()]
+        return [[ref.number, *half] for ref, half in self.items()]
 
 
 def _key(ref: Ref) -> _Key:
@@ -185,7 +185,7 @@ def _key(ref: Ref) -> _Key:
 
 def _encoded(parts: dict[_Key, dict[int, OpenHalf]]) -> Iterator[bytes]:
     rows = [
-        (Ref(key[0], slot).packed, *half)
+        (Ref(key[0], slot).number, *half)
         for key in sorted(parts)
         for slot, half in parts[key].items()
     ]

@@ -39,7 +39,7 @@ import struct
 from array import array
 from collections.abc import Sequence
 
-from dledger.broker.body_digests import Digests, digest_of, timed
+from dledger.broker.body_digests import Digests, digest_of, with_times
 from dledger.broker.command_frame import (
     CommandType,
     MalformedCommandError,
@@ -285,7 +285,7 @@ class ProduceFrame:
         if not due_ms and self.typed is None:
             return digests
         times = due_ms or (() if self.typed is None else self.typed.deliver_at_ms())
-        return timed(digests, times) if any(times) else digests
+        return with_times(digests, times) if any(times) else digests
 
     def body_sizes(self) -> list[int]:
         """Return the bytes of every body. Raises MalformedCommandError."""

@@ -25,7 +25,7 @@ class Produced:
             held, or was.
         offsets: The queue offset of each message, in the batch's order; `NOWHERE` if it conflicts,
             or is a repeat of which nobody knows any more where it is. Of one that is held, or was,
-            what it is called (`Ref.packed`).
+            what it is called (`Ref.number`).
         index: The Raft index of the entry that holds the first stored message; 0 if retention has
             dropped it since, or no message was stored, or it is held, or was.
         generation: The topic's generation, which tells topics of one name apart.

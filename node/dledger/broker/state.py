@@ -305,8 +305,8 @@ class BrokerState:
                 f"entries below {command.before_index} are not all committed, only those up to "
                 f"{self.applied_index}"
             )
-        kept = self.topics.lowest_held()
-        index = command.before_index if kept is None else min(command.before_index, kept)
+        held = self.topics.lowest_held()
+        index = command.before_index if held is None else min(command.before_index, held)
         dropped = self.forget_before(min(index, self.held.first_entry))
         return Retained(first_index=self.first_index, dropped=dropped)
 

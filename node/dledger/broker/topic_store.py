@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from dledger.broker import commands
-from dledger.broker.body_digests import Digests, digest_of, timed
+from dledger.broker.body_digests import Digests, digest_of, with_times
 from dledger.broker.consume_queue import ConsumeQueue
 from dledger.broker.deduplication import DeduplicationWindow
 from dledger.broker.editions import Edition
@@ -112,7 +112,7 @@ class TopicStore:
         return self._made
 
     @property
-    def deleted(self) -> int:
+    def deletions(self) -> int:
         """How many topics were ever deleted."""
         return self._made - len(self._topics)
 
@@ -165,7 +165,7 @@ class TopicStore:
     ) -> bool:
         """Whether an id is remembered as that of a message with another body, or another time."""
         known = self._dedupe.find(client_id, topic, message_id.encode())
-        (digest,) = timed(array("Q", (digest_of(body),)), (deliver_at_ms,))
+        (digest,) = with_times(array("Q", (digest_of(body),)), (deliver_at_ms,))
         return known is not None and known.digest != digest
 
     @property

@@ -109,7 +109,7 @@ class HeldRoller:
             DledgerError: It does not lead any more.
         """
         topics, held = self._state.topics, self._state.held
-        deleted = topics.deleted
+        deleted = topics.deletions
         if deleted == self._deleted:
             return
         there = {topic.generation for topic in topics.all()}

@@ -224,9 +224,9 @@ class Maintenance:
     async def _propose_retention(self) -> None:
         topics = self._state.topics
         if not self._driver.is_serving_leader():
+            self._held_roller.rest()
             if topics.full:
                 self._roller.rest()
-            self._held_roller.rest()
             return
         index, of_age = await self._decide()
         if topics.longer or topics.full:

@@ -154,7 +154,7 @@ class HalfChecks:
         if self._held is None or next_ms > self._began_ms:
             return next_ms
         span_ms = min(_SPREAD_MS, _SPREAD_EACH_MS * len(self._held.open_halves))
-        return self._began_ms + ref.packed * 2_654_435_761 % (1 << 32) % span_ms
+        return self._began_ms + ref.number * 2_654_435_761 % (1 << 32) % span_ms
 
     def _wait(self, ref: Ref, until_ms: int) -> None:
         heapq.heappush(self._waiting, (until_ms, ref))

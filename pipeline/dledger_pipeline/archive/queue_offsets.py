@@ -137,7 +137,7 @@ class QueueOffsets:
         results = self._state.apply(entry)
         if entry.kind is EntryKind.DATA:
             for (start, end), result in zip(_frames(entry.data), results, strict=False):
-                produced, inner = _appended(result, entry.data, start, end)
+                produced, inner = _find_appended(result, entry.data, start, end)
                 if produced is not None:
                     for stored in self._stored(produced):
                         yield (entry.index, inner, end, *stored, produced.generation)
@@ -352,7 +352,9 @@ def _blocks(queue: ConsumeQueue, queue_id: int, generation: int) -> Iterator[_Bl
             yield (*place, queue_id, first, end, generation)
 
 
-def _appended(result: object, data: bytes, start: int, end: int) -> tuple[Produced | None, int]:
+def _find_appended(
+    result: object, data: bytes, start: int, end: int
+) -> tuple[Produced | None, int]:
     """Return what a command has appended to queues, if any, and where its messages begin."""
     if isinstance(result, DeadLettered):
         return result.stored, DeadLetter(data, start, end).inner
