@@ -37,6 +37,7 @@ from dledger.server.wiring import ClientParts, forwarded_services_of, services_o
 from dledger.services.dead_letter_admin import DeadLetterAdminServicer
 from dledger.services.group_admin import GroupAdminServicer
 from dledger.services.topic_admin import TopicAdminServicer
+from dledger.services.transaction_admin import TransactionAdminServicer
 from dledger.types import Entry, EntryKind, Member, NodeId
 from dledger_sim.no_links import NoLinks
 from tests.requests.linked_door import LinkedDoor
@@ -294,6 +295,7 @@ async def memory_group(
             TopicAdminServicer(engine, parts.context.resolver, metrics).handler(),
             GroupAdminServicer(engine, parts.messaging.clients.is_alive).handler(),
             DeadLetterAdminServicer(engine).handler(),
+            TransactionAdminServicer(engine).handler(),
         ]
         if links is not None:
             made.append(await _links_port(node))

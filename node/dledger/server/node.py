@@ -73,6 +73,7 @@ from dledger.services.dead_letter_admin import DeadLetterAdminServicer
 from dledger.services.export import CommittedLog
 from dledger.services.group_admin import GroupAdminServicer
 from dledger.services.topic_admin import TopicAdminServicer
+from dledger.services.transaction_admin import TransactionAdminServicer
 from dledger.store.commit_log import CommitLog
 from dledger.store.identity import lock_directory
 from dledger.types import Member, NodeId, Role
@@ -229,6 +230,7 @@ class Node:
             TopicAdminServicer(self.engine, self._parts.context.resolver, self._metrics).handler(),
             GroupAdminServicer(self.engine, self._parts.messaging.clients.is_alive).handler(),
             DeadLetterAdminServicer(self.engine).handler(),
+            TransactionAdminServicer(self.engine).handler(),
             CompactionServicer(self).handler(),
             RecordsServicer(self._open_records).handler(),
         ]
