@@ -58,7 +58,7 @@ class Timers(Caller):
         right_ms = START_MS + self.cluster.clock.now_us // MS
         ids = [f"{self._made}.{row}" for row in range(self.rng.randint(1, _BATCH))]
         due_ms = [right_ms + self.rng.randint(*_AHEAD_MS) for _ in ids]
-        stored = await self._ask(_held(ids, due_ms))
+        stored = await self._ask(_encode_held(ids, due_ms))
         if not isinstance(stored, Produced):
             return
         places = list(zip(stored.queue_ids, stored.offsets, strict=True))
@@ -83,7 +83,7 @@ class Timers(Caller):
         """Have a command committed, asking until it is; None: nobody said so."""
         for _ in range(_MOST_TRIES):
             try:
-                return await self.ask(partial(_proposed, command=command, grows=grows))
+                return await self.ask(partial(_propose, command=command, grows=grows))
             except Refused:
                 await self._make()
             except DledgerError:
@@ -93,7 +93,7 @@ class Timers(Caller):
     async def _make(self) -> None:
         command = CreateTopic(name=TIMED, type=DELAY.name, queues=2).encode()
         try:
-            await self.ask(partial(_proposed, command=command, grows=True))
+            await self.ask(partial(_propose, command=command, grows=True))
         except DledgerError:
             await self.sleep(1, _PAUSE_US)
 
@@ -128,11 +128,11 @@ class Timers(Caller):
             seen.add(message_id)
 
 
-async def _proposed(process: Process, *, command: bytes, grows: bool) -> object:
+async def _propose(process: Process, *, command: bytes, grows: bool) -> object:
     return await process.driver.propose(command, grows=grows)
 
 
-def _held(ids: Sequence[str], due_ms: Sequence[int]) -> bytes:
+def _encode_held(ids: Sequence[str], due_ms: Sequence[int]) -> bytes:
     batch = Columns(
         message_ids=ids,
         bodies=[b"."] * len(ids),

@@ -103,9 +103,17 @@ EVIDENCE = {
         "tests/operator/test_checks.py::test_a_field_that_nothing_acts_on_is_named",
         "tests/house/test_crd_fields.py::test_the_documentation_says_which_fields_are_acted_on",
     ),
+    "SQL92 filters": (
+        "tests/rocketmq/test_expression_scans.py::test_a_consumer_gets_what_matches",
+        "tests/rocketmq/test_expression_scans.py::test_another_filter_is_refused_by_name",
+    ),
+    "`DELAY` topics": (
+        "tests/rocketmq/test_sdk.py::test_a_delayed_message_comes_when_it_is_due_or_is_recalled",
+        "tests/system/test_delayed_live.py::test_each_message_is_delivered_once_though_the_leader_is_killed",
+        "tests/rocketmq/test_delayed_messages.py::test_a_recalled_message_is_not_delivered",
+    ),
     "`FIFO`": (
         "tests/rocketmq/test_rocketmq_bad_input.py::test_messages_that_break_a_rule_are_refused",
-        "tests/rocketmq/test_rocketmq_bad_input.py::test_sql_filters_are_refused_by_name",
         "tests/rocketmq/test_rocketmq_protocol.py::test_methods_to_come_are_answered_by_name",
     ),
     "The outage spool for other": (

@@ -15,6 +15,7 @@ _CLOCKS = {"log_clock.py", "lived_time.py", "active_time.py"}
 """What the four times are made of; who uses them is listed."""
 _READS = {
     "unix_ms": "wall",
+    "date_ms": "date",
     "now_ms": "log",
     "log_ms": "log",
     "lived_ms": "lived",

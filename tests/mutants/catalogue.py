@@ -38,6 +38,7 @@ from tests.mutants.sidecar_mutants import SIDECAR_MUTANTS
 from tests.mutants.store_mutants import STORE_MUTANTS
 from tests.mutants.table_mutants import TABLE_MUTANTS
 from tests.mutants.time_mutants import TIME_MUTANTS
+from tests.mutants.timer_mutants import TIMER_MUTANTS
 from tests.mutants.witness_mutants import WITNESS_MUTANTS
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -60,6 +61,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *SEEK_MUTANTS,
     *DEAD_LETTER_MUTANTS,
     *HELD_MUTANTS,
+    *TIMER_MUTANTS,
     *ERASED_MUTANTS,
     *FILTER_MUTANTS,
     *ANSWER_MUTANTS,

@@ -205,8 +205,8 @@ COMPACTED_MUTANTS = (
     Mutant(
         name="compacted: a door's batch is stored as it is",
         file="server/door_batches.py",
-        old="topics.full or topic is None or topic.compaction is not None:",
-        new="topics.full or topic is None:",
+        old="topic is not None and topic.compaction is None and topic.type",
+        new="topic is not None and topic.type",
         why="the state refuses all calls of it",
         checks=(_DOORS,),
     ),

@@ -34,8 +34,8 @@ POISON_MUTANTS = (
     Mutant(
         name="a door process stores what it has not looked into",
         file="door_process/send_batches.py",
-        old="if sending is not None and not sending.unchecked:",
-        new="if sending is not None:",
+        old="if sending is not None and not sending.unchecked and sending.kind",
+        new="if sending is not None and sending.kind",
         why="with door processes a large body is taken at its word",
         checks=(_PACKED,),
     ),

@@ -36,6 +36,7 @@ from dledger.server.node_report import load_of
 from dledger.server.wiring import ClientParts, forwarded_services_of, services_of, wire
 from dledger.services.dead_letter_admin import DeadLetterAdminServicer
 from dledger.services.group_admin import GroupAdminServicer
+from dledger.services.held_admin import HeldAdminServicer
 from dledger.services.topic_admin import TopicAdminServicer
 from dledger.services.transaction_admin import TransactionAdminServicer
 from dledger.types import Entry, EntryKind, Member, NodeId
@@ -296,6 +297,7 @@ async def memory_group(
             GroupAdminServicer(engine, parts.messaging.clients.is_alive).handler(),
             DeadLetterAdminServicer(engine).handler(),
             TransactionAdminServicer(engine).handler(),
+            HeldAdminServicer(engine).handler(),
         ]
         if links is not None:
             made.append(await _links_port(node))

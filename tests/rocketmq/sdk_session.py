@@ -26,6 +26,9 @@ from rocketmq import (
     SimpleConsumer,
 )
 
+DELIVERY_UNIT_MS = 1000
+"""The SDK takes a delivery time in seconds, and tells it in milliseconds."""
+
 
 def _message(topic: str, body: bytes, tag: str = "") -> Any:
     message = Message()
@@ -251,6 +254,40 @@ def refused(configuration: Any) -> dict[str, Any]:
         raised = f"{type(error).__name__}: {error}"
     producer.shutdown()
     return {"raised": raised}
+
+
+def delayed(configuration: Any) -> dict[str, Any]:
+    """Send two messages to be delivered in 3 s, recall one; the other comes, and not before."""
+    producer = Producer(configuration, ("d",))
+    producer.startup()
+    due_ms = (int(time.time()) + 3) * 1000
+    receipts = []
+    for body in (b"recalled", b"delivered"):
+        message = Message()
+        message.topic, message.body = "d", body
+        message.delivery_timestamp = due_ms // DELIVERY_UNIT_MS
+        receipts.append(producer.send(message))
+    recalled = producer.recall_message("d", receipts[0].recall_handle)
+    consumer = SimpleConsumer(
+        configuration, "delayed", {"d": FilterExpression()}, await_duration=10
+    )
+    consumer.startup()
+    (got,) = consumer.receive(16, 10)
+    at_ms = time.time() * 1000
+    consumer.ack(got)
+    try:
+        producer.recall_message("d", receipts[1].recall_handle)
+    except Exception as error:  # noqa: BLE001 - whatever the SDK makes of it is the answer
+        raised = f"{type(error).__name__}: {error}"
+    consumer.shutdown()
+    producer.shutdown()
+    return {
+        "body": got.body.decode(),
+        "is_early": at_ms < due_ms,
+        "is_told": got.delivery_timestamp == due_ms,
+        "is_recalled": recalled == receipts[0].message_id,
+        "raised": raised,
+    }
 
 
 def tls(configuration: Any) -> dict[str, Any]:

@@ -228,7 +228,7 @@ async def test_a_delivered_message_cannot_be_recalled(
 
     answer = await _recall(client, sent.recall_handle)
 
-    assert code(answer.status) == "MESSAGE_NOT_FOUND"
+    assert code(answer.status) == "NOT_FOUND"
     assert "was delivered" in answer.status.message
     assert await _bodies(client) == [b"body"]
 
@@ -244,7 +244,7 @@ async def test_hours_later_nobody_knows_what_became_of_a_message(
 
     answer = await _recall(client, sent.recall_handle)
 
-    assert code(answer.status) == "MESSAGE_NOT_FOUND"
+    assert code(answer.status) == "NOT_FOUND"
     assert "not known any more" in answer.status.message
 
 

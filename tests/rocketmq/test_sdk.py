@@ -13,7 +13,11 @@ from typing import Any
 
 import pytest
 
+from dledger.broker.commands import CreateTopic
+from dledger.broker.topics import DELAY
 from dledger.client.admin_client import AdminClient
+from dledger.common.metrics import NodeMetrics
+from dledger.replica.firing import Firing
 from dledger.requests.config import RequestConfig
 from dledger.server.client_certificate import self_signed
 from tests.requests.memory_group import MemoryGroup, memory_group
@@ -173,6 +177,24 @@ async def test_a_producer_does_not_notice_a_change_of_leader(
 
     assert report["acked"] == list(range(len(report["acked"])))
     assert len(report["acked"]) == stored
+
+
+async def test_a_delayed_message_comes_when_it_is_due_or_is_recalled(tmp_path: Path) -> None:
+    """By the SDK's own words, also where it comes too late; it asks a follower."""
+    async with memory_group(3) as group:
+        group.elect(2)
+        await group.commit(CreateTopic(name="d", type=DELAY.name, queues=2).encode())
+        leader = group.nodes[2].engine
+        firing = Firing(leader, NodeMetrics("orders", "orders-2"))
+        work = asyncio.create_task(firing.run())
+        report = await _tell("delayed", _endpoints(group), tmp_path)
+        work.cancel()
+
+    assert report["body"] == "delivered"
+    assert report["is_told"]
+    assert report["is_recalled"]
+    assert not report["is_early"]
+    assert "was delivered" in report["raised"]
 
 
 async def test_the_sdk_names_what_was_refused(tmp_path: Path) -> None:

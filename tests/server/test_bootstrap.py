@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -18,6 +20,7 @@ MEMBERS = Membership.of(
     [Member(id=NodeId(one), name=one, address=f"{one}:1") for one in ("a", "b", "c")], "g"
 )
 ADDRESS = PeerAddress(host="10.1.0.1", port=3)
+_EMPTY: Any = SimpleNamespace(last_index=0)
 TOMBSTONE = Tombstone(group_id="g", node_id=NodeId("a"), index=7, learned_at_ms=1)
 
 
@@ -98,7 +101,7 @@ async def test_an_empty_disk_stays_empty_for_another_group(tmp_path: Path, told:
         await own.bootstrap("g", members)
 
     assert (own.group_id, joining(tmp_path, told).group_id) == ("", "")
-    assert own.founding_of(0) is None
+    assert own.founding_of(_EMPTY) is None
 
 
 async def test_a_disk_that_belongs_to_a_group_stays_with_it(

@@ -18,6 +18,7 @@ from dledger.cli import (
     dev,
     force_command,
     group_command,
+    held_command,
     log_tool,
     member_command,
     message_command,
@@ -92,6 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     _family(commands, "message", "show messages, and erase those of a key", message_command)
     _family(commands, "transaction", "list and end what producers left open", transaction_command)
+    _family(commands, "held", "show messages that wait for their time", held_command)
     _family(commands, "member", "list, add and remove members", member_command)
     _command(
         commands,
@@ -175,7 +177,7 @@ async def _status(args: argparse.Namespace) -> int:
         print(f"  entries in its log have waited {waits_s:.1f} s for a majority")
     if status.client_certificate_fault:
         print(f"  clients' certificate: {status.client_certificate_fault}")
-    for line in clock_lines(status):
+    for line in (*_waiting_lines(status), *clock_lines(status)):
         print(f"  {line}")
     print(f"  version {status.version}, feature level {status.feature_level}")
     for row in status.members:
@@ -188,6 +190,12 @@ async def _status(args: argparse.Namespace) -> int:
     if status.last_failover is not None:
         print(f"  {failover_line(status.last_failover)}")
     return _EXIT_OK
+
+
+def _waiting_lines(status: NodeStatus) -> list[str]:
+    """Return what is to be told of messages that wait since a restore."""
+    count = status.held_waiting
+    return [f"{count} restored messages wait for a word: `dledger held list`"] if count else []
 
 
 def clock_lines(status: NodeStatus) -> list[str]:

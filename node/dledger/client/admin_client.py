@@ -330,6 +330,35 @@ class EndedTransaction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HeldMessageView:
+    """A message that is held until it is due.
+
+    Attributes:
+        topic: Its topic; empty: that was deleted.
+        message_id: Its id; empty: it cannot be read now.
+        due_ms: When it is due, Unix milliseconds.
+        size_bytes: Of its body.
+        waits: For a word, since the group was restored.
+    """
+
+    topic: str
+    message_id: str
+    due_ms: int
+    size_bytes: int
+    waits: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldView:
+    """How many messages are held, their bytes, how many wait for a word, and the first ones."""
+
+    messages: int
+    size_bytes: int
+    waiting: int
+    first: tuple[HeldMessageView, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ForcedGroup:
     """A group that goes on from one survivor.
 
@@ -729,6 +758,26 @@ class AdminClient(Channel):
     async def drop_dead_letters(self, group: str, *, limit: int = 32) -> DeadLettersView:
         """Mark dead letters as consumed; raises as `dead_letters`."""
         return await self._dead_letters("DropDeadLetters", group, limit)
+
+    async def list_held(self, *, limit: int = 32) -> HeldView:
+        """Return what is held until it is due, with up to *limit* messages, 256 at most.
+
+        Raises:
+            InvalidArgument: The limit is out of bounds.
+            Unavailable: The leader did not answer within the timeout.
+        """
+        response = await self._at_leader("ListHeld", pb.ListHeldRequest(limit=limit))
+        first = tuple(same_fields(HeldMessageView, each) for each in response.first)
+        return same_fields(HeldView, response, first=first)
+
+    async def resume_held(self, *, drops: bool) -> int:
+        """Have what waits since a restore delivered when it is due, or dropped; return how many.
+
+        Raises:
+            Unavailable: The leader did not answer within the timeout.
+        """
+        response = await self._at_leader("ResumeHeld", pb.ResumeHeldRequest(drops=drops))
+        return int(response.messages)
 
     async def _dead_letters(self, method: str, group: str, limit: int) -> DeadLettersView:
         request = pb.DeadLettersRequest(group=group, limit=limit)

@@ -71,7 +71,8 @@ class NodeStatus:
     says what others know that the node had, while its disk has less and it abstains; "" if it
     takes part. *client_certificate_fault* is what is wrong with the certificate that was mounted
     for clients, and the other two are the Unix milliseconds between which the one that they are
-    shown holds; 0 without one of a file.
+    shown holds; 0 without one of a file. *held_waiting*: messages that were held in the log that
+    the group was restored from, and wait for a word (`dledger held`).
     """
 
     node_id: str
@@ -108,6 +109,7 @@ class NodeStatus:
     client_certificate_fault: str = ""
     client_certificate_begins_ms: int = 0
     client_certificate_ends_ms: int = 0
+    held_waiting: int = 0
 
     @property
     def clock_apart_ms(self) -> int:

@@ -68,7 +68,7 @@ class RecallHandles:
             fields, named = raw[: _FIELDS.size], raw[_FIELDS.size + _MAC_BYTES :]
             message_id = named.decode()
         except (ValueError, struct.error):
-            raise _refused(f"malformed recall handle {handle[:80]!r}") from None
+            raise _refusal(f"malformed recall handle {handle[:80]!r}") from None
         mac = raw[_FIELDS.size : _FIELDS.size + _MAC_BYTES]
         if version != _VERSION or not self._keyed:
             raise self._foreign(handle)
@@ -77,7 +77,7 @@ class RecallHandles:
         return Recalled(Ref(hour, slot), message_id)
 
     def _foreign(self, handle: str) -> Rejected:
-        return _refused(
+        return _refusal(
             f"recall handle {handle[:80]!r} was not given for a message of topic {self._topic!r}"
         )
 
@@ -89,5 +89,5 @@ class RecallHandles:
         return mac.digest()
 
 
-def _refused(sentence: str) -> Rejected:
+def _refusal(sentence: str) -> Rejected:
     return Rejected(Code.BAD_REQUEST, sentence)

@@ -2,7 +2,8 @@
 
 Said as it is: whether it was recalled, now or before, or was delivered already, or nobody knows any
 more. A message is either recalled or delivered, since both are one step of the log (CANCEL_HELD and
-RELEASE_HELD), so a repeated call has the same answer, whoever leads.
+RELEASE_HELD), so a repeated call has the same answer, whoever leads. What comes too late is
+NOT_FOUND: Python's client takes MESSAGE_NOT_FOUND for a success.
 """
 
 from __future__ import annotations
@@ -52,12 +53,12 @@ class Recaller:
             raise TypeError(f"CANCEL_HELD answered {result!r}")
         if result.before[0] is Fate.DELIVERED:
             raise Rejected(
-                Code.MESSAGE_NOT_FOUND,
+                Code.NOT_FOUND,
                 f"message {message_id!r} was delivered: it was due, and is in its queue",
             )
         if result.before[0] is Fate.UNKNOWN:
             raise Rejected(
-                Code.MESSAGE_NOT_FOUND,
+                Code.NOT_FOUND,
                 f"message {message_id!r} is not held: it was delivered or recalled over an hour "
                 "ago, and which of both is not known any more",
             )

@@ -59,8 +59,9 @@ _RULES: Final = (
         (
             "AddLearner Bootstrap ChangeMembers CreateGroup DeleteGroup DeleteTopic DescribeGroup "
             "DropDeadLetters EndTransactions Erase FindMessages ForceNewGroup GrowTopic "
-            "ListDeadLetters ListErasures ListGroups ListTransactions RemoveMember "
-            "ResendDeadLetters SeekGroup SetGroup SetTopicRetention TransferLeader WatchStatus"
+            "ListDeadLetters ListErasures ListGroups ListHeld ListTransactions RemoveMember "
+            "ResendDeadLetters ResumeHeld SeekGroup SetGroup SetTopicRetention TransferLeader "
+            "WatchStatus"
         ),
     ),
 )

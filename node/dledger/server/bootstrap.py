@@ -18,6 +18,8 @@ from dledger.files.files import Files
 from dledger.peers.handshake import Handshake, PeerAddress, check
 from dledger.raft.view import RaftView
 from dledger.replica.bootstrap_record import BootstrapFile, BootstrapRecord, check_bootstrap
+from dledger.replica.founding import is_unfounded
+from dledger.store.commit_log import CommitLog
 from dledger.store.identity import Identity, join, load_or_format
 from dledger.store.tombstone import NAME as TOMBSTONE_NAME
 from dledger.store.tombstone import Tombstone, load_tombstone, save_tombstone
@@ -96,15 +98,15 @@ class Bootstrap:
         """The group; empty while Unjoined."""
         return self.identity.group_id
 
-    def founding_of(self, last_index: int) -> BootstrapRecord | None:
-        """Return this node's bootstrap if a log that ends at *last_index* lacks its entry.
+    def founding_of(self, log: CommitLog) -> BootstrapRecord | None:
+        """Return this node's bootstrap if its log lacks the entry of that. Blocks.
 
         Raises:
             CorruptFile: The bootstrap record is damaged.
         """
         founding = self._founding.load()
         begun = founding is not None and founding.group_id == self.group_id
-        return founding if begun and last_index == self.identity.recovered_to else None
+        return founding if begun and is_unfounded(log, self.identity.recovered_to) else None
 
     async def bootstrap(self, group_id: str, members: tuple[Member, ...]) -> None:
         """Bootstrap a group with this node among its members; it is recorded on disk first.

@@ -20,6 +20,7 @@ from dledger.common.words import check_group_id
 from dledger.errors import InvalidArgument
 
 Durability = Literal["sync", "osBuffer"]
+RestoredHeld = Literal["hold", "fire", "drop"]
 ClientServerKind = Literal["grpc", "native"]
 
 ENV_PREFIX: Final = "DLEDGER_"
@@ -82,6 +83,9 @@ class Settings:
         disk_watermark_percent: How much of its storage a node may use before the oldest segments go
             early; 0: messages never go for lack of room.
         group_retention_hours: How long a consumer group is kept that nobody uses; 0: for ever.
+        restored_held: What becomes, in a group that is founded on a restored log, of messages that
+            the group it was copied from still held: ``hold``, they wait for a word; ``fire``, they
+            are delivered when they are due, as they are there; ``drop``, they are cancelled.
         leader_follows_clients: Whether leadership goes to the node that most requests come to.
         drain_s: How long a node that is told to stop goes on serving, not ready and not leading:
             until whoever routes clients to it has noticed, so that none is sent to a dead address.
@@ -122,6 +126,7 @@ class Settings:
     retention_hours: int = defaults.RETENTION_HOURS
     disk_watermark_percent: int = defaults.WATERMARK_PERCENT
     group_retention_hours: int = defaults.GROUP_RETENTION_HOURS
+    restored_held: RestoredHeld = "hold"
     leader_follows_clients: bool = True
     drain_s: int = 0  # only a Service's routes lag behind
     shutdown_grace_s: int = 20  # below the 30 s after which Kubernetes kills
@@ -195,6 +200,7 @@ _BOUNDS: Final[dict[str, tuple[int, int]]] = {
 _CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "client_server": (GRPC, NATIVE),
     "durability": ("sync", "osBuffer"),
+    "restored_held": ("hold", "fire", "drop"),
     "log_level": ("DEBUG", "INFO", "WARNING", "ERROR"),
 }
 
@@ -245,6 +251,7 @@ def _convert(field: Field[Any], value: Any) -> Any:
         "bool": _boolean,
         "str": _string,
         "Durability": _string,
+        "RestoredHeld": _string,
         "ClientServerKind": _string,
     }[str(field.type)]
     return convert(field.name, value)

@@ -72,6 +72,7 @@ from dledger.services.compaction import CompactionServicer
 from dledger.services.dead_letter_admin import DeadLetterAdminServicer
 from dledger.services.export import CommittedLog
 from dledger.services.group_admin import GroupAdminServicer
+from dledger.services.held_admin import HeldAdminServicer
 from dledger.services.topic_admin import TopicAdminServicer
 from dledger.services.transaction_admin import TransactionAdminServicer
 from dledger.store.commit_log import CommitLog
@@ -231,6 +232,7 @@ class Node:
             GroupAdminServicer(self.engine, self._parts.messaging.clients.is_alive).handler(),
             DeadLetterAdminServicer(self.engine).handler(),
             TransactionAdminServicer(self.engine).handler(),
+            HeldAdminServicer(self.engine).handler(),
             CompactionServicer(self).handler(),
             RecordsServicer(self._open_records).handler(),
         ]
@@ -518,6 +520,7 @@ class Node:
             feature_level=self._levels.own,
             told_group_id=self._settings.group_id,
             client_certificate=self._client_certificate,
+            held_waiting=self.engine.state.held.waiting,
             topics_full=self.engine.state.topics.full or self.engine.state.held.full,
         )
         return node_status(facts, self._driver, self._log, self._peers)

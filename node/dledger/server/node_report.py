@@ -43,6 +43,7 @@ class Facts:
     feature_level: int = 0
     told_group_id: str = ""
     client_certificate: ClientCertificate | None = None
+    held_waiting: int = 0
     topics_full: str = ""
     """Why messages of topics that keep theirs longer, or those of a later time, are refused."""
 
@@ -130,6 +131,7 @@ def node_status(
         client_certificate_fault=facts.client_certificate.fault if facts.client_certificate else "",
         client_certificate_begins_ms=int(shown.begins_s * 1000) if shown else 0,
         client_certificate_ends_ms=int(shown.ends_s * 1000) if shown else 0,
+        held_waiting=facts.held_waiting,
     )
 
 

@@ -22,8 +22,8 @@ from dledger.files.files import DiskUsage, Files
 from dledger.peers.peers import Peers
 from dledger.peers.records import RecordsClient
 from dledger.raft.config import RaftConfig
-from dledger.replica.bootstrap_record import BootstrapRecord
 from dledger.replica.driver import Driver, DriverConfig
+from dledger.replica.founding import found_group
 from dledger.replica.log_clock import Clock
 from dledger.replica.maintenance import Maintenance, SnapshotPolicy
 from dledger.replica.repair import LogRepairer
@@ -105,9 +105,16 @@ class Replica:
         witness_file = WitnessFile(given.files, given.directory)
         marks = await asyncio.to_thread(witness_file.load)
         log = await asyncio.to_thread(_open_log, given)
-        founding = given.joining.founding_of(log.last_index)
+        founding = await asyncio.to_thread(given.joining.founding_of, log)
         if founding is not None:
-            hard_state = await asyncio.to_thread(_found, log, hard_state_file, founding)
+            hard_state = await asyncio.to_thread(
+                found_group,
+                log,
+                hard_state_file,
+                founding,
+                recovered_to=given.joining.identity.recovered_to,
+                held=given.settings.restored_held,
+            )
         snapshots = _snapshots(given, log)
         await asyncio.to_thread(snapshots.load)
         driver = _driver(
@@ -190,16 +197,6 @@ def _first_segment_bytes(given: MemberDependencies) -> int:
     total_bytes, settings = given.usage().total_bytes, given.settings
     volume_bytes = min(settings.storage_bytes or total_bytes, total_bytes)
     return segment_bytes_for([volume_bytes], most=settings.segment_bytes)
-
-
-def _found(log: CommitLog, hard_state_file: HardStateFile, founding: BootstrapRecord) -> HardState:
-    """Append the bootstrap entry to the log, and write its term to the hard state."""
-    entry = founding.entry(last_index=log.last_index, last_term=log.term(log.last_index))
-    hard_state = HardState(term=entry.term)
-    hard_state_file.save(hard_state)
-    log.append([entry])
-    log.sync()
-    return hard_state
 
 
 def _snapshots(given: MemberDependencies, log: CommitLog) -> Snapshots:

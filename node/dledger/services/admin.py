@@ -196,6 +196,7 @@ def status_response(status: NodeStatus) -> pb.StatusResponse:
         client_certificate_fault=status.client_certificate_fault,
         client_certificate_begins_ms=_fitting(status.client_certificate_begins_ms),
         client_certificate_ends_ms=_fitting(status.client_certificate_ends_ms),
+        held_waiting=status.held_waiting,
     )
     for row in status.members:
         response.members.add(

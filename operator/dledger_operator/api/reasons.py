@@ -52,6 +52,7 @@ class Reason(StrEnum):
     CLIENT_CERTIFICATE_REFUSED = "ClientCertificateRefused"
     CLIENT_CERTIFICATE_EXPIRING = "ClientCertificateExpiring"
     CLOCK_APART = "ClockApart"
+    RESTORED_MESSAGES_WAIT = "RestoredMessagesWait"
     DUPLICATE_NODE_ID = "DuplicateNodeId"
     STATUS_NOT_BELIEVED = "StatusNotBelieved"
     APPLY_REFUSED = "ApplyRefused"

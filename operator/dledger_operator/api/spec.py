@@ -227,11 +227,16 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
-    """Founding a group from a backup."""
+    """Founding a group from a backup.
+
+    *held* is what becomes of messages that the group which was backed up held until they were due:
+    ``hold``, ``fire`` or ``drop``.
+    """
 
     store: Store = Store()
     group_id: str = ""
     target: Target = Target()
+    held: str = "hold"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,6 +61,7 @@ ACTED_ON: Final = frozenset(
         *("bootstrap.recovery.store.endpoint", "bootstrap.recovery.groupId"),
         *("bootstrap.recovery.store.allowHttp", "bootstrap.recovery.store.claimName"),
         *("bootstrap.recovery.target.index", "bootstrap.recovery.target.time"),
+        "bootstrap.recovery.held",
     }
 )
 """Leaves of the spec that something acts on; any other must be at its default."""

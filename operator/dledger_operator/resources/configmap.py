@@ -48,6 +48,8 @@ def config_map(group: BrokerGroup) -> Manifest:
         settings["client_server"] = group.client_server
     if group.door_processes:  # likewise
         settings["door_processes"] = group.door_processes
+    if group.spec.bootstrap.recovery.held != "hold":  # likewise
+        settings["restored_held"] = group.spec.bootstrap.recovery.held
     if group.has_peer_tls:
         settings["peer_tls_dir"] = PEER_TLS_DIR
     if group.spec.tls.enabled and group.spec.tls.secret_name:

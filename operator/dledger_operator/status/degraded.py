@@ -49,6 +49,7 @@ _NOT_OF_MEMBERS: Final = frozenset(
         Reason.CLIENT_CERTIFICATE_REFUSED,
         Reason.CLIENT_CERTIFICATE_EXPIRING,
         Reason.CLOCK_APART,
+        Reason.RESTORED_MESSAGES_WAIT,
     }
 )
 """What may be wrong for weeks with a group of which all voters are in sync."""
@@ -69,7 +70,7 @@ def degraded(facts: Facts, now: str) -> Finding:
     if short is not None and short[1] is not Reason.STARTING:
         return short
     found = _topics_refused(facts) or _certificates(facts) or _client_certificates(facts, now)
-    return found or _clocks(facts) or short or _overdue(facts, now)
+    return found or _clocks(facts) or _waiting(facts) or short or _overdue(facts, now)
 
 
 def _broken_founding(facts: Facts) -> Finding | None:
@@ -345,6 +346,19 @@ def _clocks(facts: Facts) -> Finding | None:
     if not apart:
         return None
     return "True", Reason.CLOCK_APART, each_said(apart)
+
+
+def _waiting(facts: Facts) -> Finding | None:
+    """Return that messages of the group that was backed up wait for a word here."""
+    count = max((node.held_waiting for node in facts.observed.nodes.values()), default=0)
+    if not count:
+        return None
+    sentence = (
+        f"{count} messages that were to be delivered later wait since the restore, as "
+        "spec.bootstrap.recovery.held says: `dledger held resume --fire` delivers them when they "
+        "are due, --drop never does"
+    )
+    return "True", Reason.RESTORED_MESSAGES_WAIT, sentence
 
 
 def _time_said(ms: int) -> str:

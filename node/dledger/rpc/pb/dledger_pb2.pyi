@@ -296,7 +296,7 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StatusResponse(_message.Message):
-    __slots__ = ("node_id", "name", "group", "group_id", "role", "term", "leader_id", "commit_index", "applied_index", "last_index", "synced_index", "ready", "not_ready_reason", "members", "last_failover", "version", "storage_used_bytes", "storage_capacity_bytes", "writes_refused_reason", "recovered_to", "faulty_entries", "feature_level", "commit_waits_ms", "told_group_id", "now_ms", "last_term", "epoch", "clock_ahead_ms", "clock_behind_ms", "log_ahead_ms", "older_copy", "client_certificate_fault", "client_certificate_begins_ms", "client_certificate_ends_ms")
+    __slots__ = ("node_id", "name", "group", "group_id", "role", "term", "leader_id", "commit_index", "applied_index", "last_index", "synced_index", "ready", "not_ready_reason", "members", "last_failover", "version", "storage_used_bytes", "storage_capacity_bytes", "writes_refused_reason", "recovered_to", "faulty_entries", "feature_level", "commit_waits_ms", "told_group_id", "now_ms", "last_term", "epoch", "clock_ahead_ms", "clock_behind_ms", "log_ahead_ms", "older_copy", "client_certificate_fault", "client_certificate_begins_ms", "client_certificate_ends_ms", "held_waiting")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
@@ -331,6 +331,7 @@ class StatusResponse(_message.Message):
     CLIENT_CERTIFICATE_FAULT_FIELD_NUMBER: _ClassVar[int]
     CLIENT_CERTIFICATE_BEGINS_MS_FIELD_NUMBER: _ClassVar[int]
     CLIENT_CERTIFICATE_ENDS_MS_FIELD_NUMBER: _ClassVar[int]
+    HELD_WAITING_FIELD_NUMBER: _ClassVar[int]
     node_id: str
     name: str
     group: str
@@ -365,7 +366,8 @@ class StatusResponse(_message.Message):
     client_certificate_fault: str
     client_certificate_begins_ms: int
     client_certificate_ends_ms: int
-    def __init__(self, node_id: _Optional[str] = ..., name: _Optional[str] = ..., group: _Optional[str] = ..., group_id: _Optional[str] = ..., role: _Optional[str] = ..., term: _Optional[int] = ..., leader_id: _Optional[str] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., last_index: _Optional[int] = ..., synced_index: _Optional[int] = ..., ready: _Optional[bool] = ..., not_ready_reason: _Optional[str] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., last_failover: _Optional[_Union[Failover, _Mapping]] = ..., version: _Optional[str] = ..., storage_used_bytes: _Optional[int] = ..., storage_capacity_bytes: _Optional[int] = ..., writes_refused_reason: _Optional[str] = ..., recovered_to: _Optional[int] = ..., faulty_entries: _Optional[int] = ..., feature_level: _Optional[int] = ..., commit_waits_ms: _Optional[int] = ..., told_group_id: _Optional[str] = ..., now_ms: _Optional[int] = ..., last_term: _Optional[int] = ..., epoch: _Optional[int] = ..., clock_ahead_ms: _Optional[int] = ..., clock_behind_ms: _Optional[int] = ..., log_ahead_ms: _Optional[int] = ..., older_copy: _Optional[str] = ..., client_certificate_fault: _Optional[str] = ..., client_certificate_begins_ms: _Optional[int] = ..., client_certificate_ends_ms: _Optional[int] = ...) -> None: ...
+    held_waiting: int
+    def __init__(self, node_id: _Optional[str] = ..., name: _Optional[str] = ..., group: _Optional[str] = ..., group_id: _Optional[str] = ..., role: _Optional[str] = ..., term: _Optional[int] = ..., leader_id: _Optional[str] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., last_index: _Optional[int] = ..., synced_index: _Optional[int] = ..., ready: _Optional[bool] = ..., not_ready_reason: _Optional[str] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., last_failover: _Optional[_Union[Failover, _Mapping]] = ..., version: _Optional[str] = ..., storage_used_bytes: _Optional[int] = ..., storage_capacity_bytes: _Optional[int] = ..., writes_refused_reason: _Optional[str] = ..., recovered_to: _Optional[int] = ..., faulty_entries: _Optional[int] = ..., feature_level: _Optional[int] = ..., commit_waits_ms: _Optional[int] = ..., told_group_id: _Optional[str] = ..., now_ms: _Optional[int] = ..., last_term: _Optional[int] = ..., epoch: _Optional[int] = ..., clock_ahead_ms: _Optional[int] = ..., clock_behind_ms: _Optional[int] = ..., log_ahead_ms: _Optional[int] = ..., older_copy: _Optional[str] = ..., client_certificate_fault: _Optional[str] = ..., client_certificate_begins_ms: _Optional[int] = ..., client_certificate_ends_ms: _Optional[int] = ..., held_waiting: _Optional[int] = ...) -> None: ...
 
 class WatchStatusRequest(_message.Message):
     __slots__ = ()
@@ -976,6 +978,50 @@ class SetGroupResponse(_message.Message):
     before_max_attempts: int
     before_backoff_ms: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, max_attempts: _Optional[int] = ..., backoff_ms: _Optional[_Iterable[int]] = ..., before_max_attempts: _Optional[int] = ..., before_backoff_ms: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class ListHeldRequest(_message.Message):
+    __slots__ = ("limit",)
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    limit: int
+    def __init__(self, limit: _Optional[int] = ...) -> None: ...
+
+class ListHeldResponse(_message.Message):
+    __slots__ = ("messages", "size_bytes", "waiting", "first")
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    messages: int
+    size_bytes: int
+    waiting: int
+    first: _containers.RepeatedCompositeFieldContainer[HeldMessage]
+    def __init__(self, messages: _Optional[int] = ..., size_bytes: _Optional[int] = ..., waiting: _Optional[int] = ..., first: _Optional[_Iterable[_Union[HeldMessage, _Mapping]]] = ...) -> None: ...
+
+class HeldMessage(_message.Message):
+    __slots__ = ("topic", "message_id", "due_ms", "size_bytes", "waits")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    DUE_MS_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    message_id: str
+    due_ms: int
+    size_bytes: int
+    waits: bool
+    def __init__(self, topic: _Optional[str] = ..., message_id: _Optional[str] = ..., due_ms: _Optional[int] = ..., size_bytes: _Optional[int] = ..., waits: _Optional[bool] = ...) -> None: ...
+
+class ResumeHeldRequest(_message.Message):
+    __slots__ = ("drops",)
+    DROPS_FIELD_NUMBER: _ClassVar[int]
+    drops: bool
+    def __init__(self, drops: _Optional[bool] = ...) -> None: ...
+
+class ResumeHeldResponse(_message.Message):
+    __slots__ = ("messages",)
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    messages: int
+    def __init__(self, messages: _Optional[int] = ...) -> None: ...
 
 class DeadLettersRequest(_message.Message):
     __slots__ = ("group", "limit")

@@ -553,6 +553,16 @@ class AdminStub:
                 request_serializer=dledger__pb2.EndTransactionsRequest.SerializeToString,
                 response_deserializer=dledger__pb2.EndTransactionsResponse.FromString,
                 _registered_method=True)
+        self.ListHeld = channel.unary_unary(
+                '/dledger.v1.Admin/ListHeld',
+                request_serializer=dledger__pb2.ListHeldRequest.SerializeToString,
+                response_deserializer=dledger__pb2.ListHeldResponse.FromString,
+                _registered_method=True)
+        self.ResumeHeld = channel.unary_unary(
+                '/dledger.v1.Admin/ResumeHeld',
+                request_serializer=dledger__pb2.ResumeHeldRequest.SerializeToString,
+                response_deserializer=dledger__pb2.ResumeHeldResponse.FromString,
+                _registered_method=True)
         self.Erase = channel.unary_unary(
                 '/dledger.v1.Admin/Erase',
                 request_serializer=dledger__pb2.EraseRequest.SerializeToString,
@@ -790,6 +800,20 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListHeld(self, request, context):
+        """What is held until it is due; and the word for what waits since the group was restored: it is
+        delivered when it is due, or dropped.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResumeHeld(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Erase(self, request, context):
         """Erases the messages of one key of a compacted topic: nobody is shown them any more. A call looks
         through some of the key's queue, for a second or so; its caller goes on at `next_offset` until
@@ -966,6 +990,16 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.EndTransactions,
                     request_deserializer=dledger__pb2.EndTransactionsRequest.FromString,
                     response_serializer=dledger__pb2.EndTransactionsResponse.SerializeToString,
+            ),
+            'ListHeld': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListHeld,
+                    request_deserializer=dledger__pb2.ListHeldRequest.FromString,
+                    response_serializer=dledger__pb2.ListHeldResponse.SerializeToString,
+            ),
+            'ResumeHeld': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResumeHeld,
+                    request_deserializer=dledger__pb2.ResumeHeldRequest.FromString,
+                    response_serializer=dledger__pb2.ResumeHeldResponse.SerializeToString,
             ),
             'Erase': grpc.unary_unary_rpc_method_handler(
                     servicer.Erase,
@@ -1767,6 +1801,60 @@ class Admin:
             '/dledger.v1.Admin/EndTransactions',
             dledger__pb2.EndTransactionsRequest.SerializeToString,
             dledger__pb2.EndTransactionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListHeld(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dledger.v1.Admin/ListHeld',
+            dledger__pb2.ListHeldRequest.SerializeToString,
+            dledger__pb2.ListHeldResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResumeHeld(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dledger.v1.Admin/ResumeHeld',
+            dledger__pb2.ResumeHeldRequest.SerializeToString,
+            dledger__pb2.ResumeHeldResponse.FromString,
             options,
             channel_credentials,
             insecure,
