@@ -70,8 +70,8 @@ HELD_MUTANTS = (
     Mutant(
         name="a half is another one when its producer is asked later",
         file="broker/holding.py",
-        old="batch.body_digests(command.due_ms if command.kind is Kind.TIMER else ())",
-        new="batch.body_digests(command.due_ms)",
+        old="        due_ms = command.due_ms if command.kind is Kind.TIMER else ()\n",
+        new="        due_ms = command.due_ms\n",
         why="the retry of a transaction is refused, and its first half never ends",
         checks=(_COMMANDS,),
     ),

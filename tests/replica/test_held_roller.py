@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from pathlib import Path
 
+import pytest
+
+from dledger.broker.command_frame import CommandType, frame_type
 from dledger.broker.commands import CancelHeld, CreateTopic, DeleteTopic
 from dledger.broker.held_commands import encode_produce_held
 from dledger.broker.held_refs import HOUR_MS, Fate, HeldMessage, Kind, Ref
 from dledger.broker.message import Columns, Message, id_of_place
 from dledger.broker.produce import ProduceFrame, encode_produce
 from dledger.broker.results import Produced
-from dledger.errors import DiskFull
 from dledger.types import Typed
 from tests.replica.group import DriverGroup, DriverNode
 from tests.replica.test_node_snapshots import _TIGHT, _digests_agree, _state, _upkeep
@@ -133,19 +135,27 @@ async def test_room_is_made_by_copying_what_is_held(tmp_path: Path) -> None:
     await group.stop()
 
 
-async def test_on_a_full_disk_room_is_made_all_the_same(tmp_path: Path) -> None:
+async def test_on_a_full_disk_room_is_made_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Copies are no growth: what is refused to users, and waits for room, they are not."""
     group, leader = await _group(tmp_path)
     refs = await _hold(leader, [0])
     await _produce(leader, "now", range(16))
     upkeep = _upkeep(leader, usage=lambda: _TIGHT)
-    await upkeep.measure()
-    leader.driver.room.refusal = DiskFull("no room")
-    assert leader.driver.room.is_short
+    proposed, propose = list[tuple[int, bool]](), leader.driver.propose
+
+    def noted(command: bytes, *, grows: bool) -> Awaitable[object]:
+        proposed.append((frame_type(command), grows))
+        return propose(command, grows=grows)
+
+    monkeypatch.setattr(leader.driver, "propose", noted)
 
     await upkeep.run(by_need=True)
 
+    assert leader.driver.room.is_short
     assert leader.log.first_index > 4
+    assert proposed == [(CommandType.RELEASE_HELD, False), (CommandType.RETAIN, False)]
     await _digests_agree(group)
     await _is_there(group, refs)
     await group.stop()
