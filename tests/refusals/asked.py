@@ -445,7 +445,7 @@ def _messages() -> Iterator[Asked]:
 
 
 def _timed() -> Iterator[Asked]:
-    delay = {"message_type": definition.MessageType.DELAY}
+    delay: dict[str, Any] = {"message_type": definition.MessageType.DELAY}
     for what, fields in {
         "a topic of DELAY, no time": delay,
         "a topic of DELAY, a NORMAL message": {},
