@@ -16,7 +16,6 @@ from collections.abc import Collection, Sequence
 
 from crc32c import crc32c
 
-from dledger.broker.group_codes import codes_of_groups
 from dledger.broker.produce import NO_QUEUE, ProduceFrame
 from dledger.broker.topics import Topic
 from dledger.errors import IllegalGroup, IllegalKey, InvalidArgument, SeveralQueues
@@ -44,6 +43,11 @@ def queues_of_keys(topic: Topic, keys: Sequence[Collection[bytes]]) -> list[int]
             raise IllegalKey(topic.name, f"that of row {row} is empty")
         chosen.append(queue_of_key(key, topic.queues))
     return chosen
+
+
+def codes_of_groups(groups: Sequence[bytes]) -> array[int]:
+    """Return the code of each message's group, given by its name in UTF-8."""
+    return array("I", map(crc32c, groups))
 
 
 def queues_of_groups(topic: Topic, groups: Sequence[bytes]) -> list[int]:
