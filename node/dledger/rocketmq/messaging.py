@@ -61,7 +61,8 @@ _Q = TypeVar("_Q")
 _A = TypeVar("_A", bound=_Answer)
 _RECEIVE: Final = "ReceiveMessage"
 _PULL: Final = "PullMessage"
-_LATER: Final = ("SyncLiteSubscription",)
+REFUSED: Final = ("SyncLiteSubscription",)
+"""Methods that are refused by name, for good."""
 _RETRY_S: Final = 0.1
 _RETRY_MAX_S: Final = 1.6
 """Between looks for a leader; a change of it is told at once."""
@@ -145,7 +146,7 @@ class MessagingHandlers:
                 messaging_method("GetOffset", serve=offsets.get),
                 messaging_method("UpdateOffset", serve=offsets.update),
                 messaging_method("QueryOffset", serve=offsets.query),
-                *(messaging_method(name, never=_later(name)) for name in _LATER),
+                *(messaging_method(name, never=_later(name)) for name in REFUSED),
             ],
         )
 
