@@ -16,9 +16,11 @@ from functools import partial
 from typing import Final
 
 from dledger.broker.command_frame import MalformedCommandError
+from dledger.broker.held_refs import HELD_QUEUE, Ref
 from dledger.broker.message import Columns
 from dledger.broker.produce import NO_QUEUE, encode_produce
 from dledger.broker.results import Produced
+from dledger.broker.topics import DELAY
 from dledger.calls.caller import Caller
 from dledger.calls.method import AnyMethod, Ended
 from dledger.calls.service import Service
@@ -37,18 +39,22 @@ from dledger.door.contract import Stream
 from dledger.errors import DledgerError, MessageIdConflict, NotLeader
 from dledger.requests.context import RequestContext
 from dledger.requests.current_state import READ_INDEX, catch_up
+from dledger.requests.recall_handles import RecallHandles
+from dledger.requests.recalls import recall
 from dledger.rpc.channel import LEADER_KEY, NOTHING_TAKEN_KEY
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.requests import parsed
 from dledger.rpc.status import grpc_code_of
 from dledger.rpc.typed_messages import typed_of
-from dledger.services.batches import for_topic
+from dledger.services.batches import for_topic, timed
 from dledger.services.native import NativeHandlers, native_method, native_stream
 from dledger.services.producing import Producing
 from dledger.services.reading import BatchReading, QueueSlice, encoded
 from dledger.services.record_message import record_message
+from dledger.types import Typed
 
 SERVICE_NAME: Final = "dledger.v1.Ledger"
+_OF_OTHERS: Final = ("message group or priority",)
 _ELECTION_WAIT_S: Final = 1.0
 _RESPONSE_RECORDS: Final = 1_024
 _RESPONSE_BYTES: Final = 1 << 20
@@ -72,19 +78,28 @@ class LedgerHandlers(NativeHandlers):
         append = native_method(
             f"/{SERVICE_NAME}/Append", pb.AppendRequest, self._append, messages=_messages
         )
+        recall_ = native_method(f"/{SERVICE_NAME}/Recall", pb.RecallRequest, self._recall)
         read_index = native_method(READ_INDEX, pb.ReadIndexRequest, self._read_index)
         streams = (self._producing, self._reading, self._reading_batches)
-        return Service(self._pipeline, [append, read_index, *streams])
+        return Service(self._pipeline, [append, recall_, read_index, *streams])
 
     async def _append(self, request: pb.AppendRequest, _: Caller) -> pb.AppendResponse:
         topic = request.topic
         check_name("topic", topic)
         check_may_be_sent_to(topic)
         command, request_client = command_of(request), request.client_id
+        due_ms, ids = request.deliver_at_ms, list[str]()
+        if due_ms:
+            ids = [record.message_id for record in request.records]
         is_typed = any(each.HasField("typed") for each in request.records)
         del request  # free this second copy of the bodies while the command waits
-        found = await self._context.resolver.topic(topic, may_be_made=not is_typed)
-        command = for_topic(command, found, is_typed=is_typed)
+        may_be_made = not is_typed and not due_ms
+        found = await self._context.resolver.topic(topic, may_be_made=may_be_made)
+        if due_ms:
+            secret = await self._context.resolver.secret()
+            command = timed(command, found, self._engine, [due_ms] * len(ids))
+        else:
+            command = for_topic(command, found, is_typed=is_typed)
         if (topics := self._engine.state.topics).full:
             topics.check_takes(topic)
         line = f"client {request_client}"  # admission is fair per connection already
@@ -94,9 +109,17 @@ class LedgerHandlers(NativeHandlers):
         if stored.conflicts:
             self._context.metrics.message_id_conflicts.inc(len(stored.conflicts))
             raise MessageIdConflict.of(stored.conflicts)
+        if HELD_QUEUE in stored.queue_ids:
+            handles = RecallHandles(secret, topic=topic, generation=stored.generation)
+            return _held_response(stored, ids, handles)
         return pb.AppendResponse(
             queue_id=stored.queue_id, offsets=stored.offsets, index=stored.index
         )
+
+    async def _recall(self, request: pb.RecallRequest, _: Caller) -> pb.RecallResponse:
+        check_name("topic", request.topic)
+        message_id = await recall(self._engine, request.topic, request.recall_handle)
+        return pb.RecallResponse(message_id=message_id)
 
     async def _produce(self, caller: Caller, stream: Stream) -> None:
         ask = partial(self._pipeline.ask, self._producing, caller)
@@ -213,14 +236,30 @@ def command_of(request: pb.AppendRequest) -> bytes:
     check_count(len(request.records))
     check_client_id(request.client_id)
     return encode_produce(
-        _checked_columns(request.records),
+        _checked_columns(request.records, request.deliver_at_ms),
         client_id=request.client_id,
         topic=request.topic,
         queue_id=max(request.queue_id, NO_QUEUE),
     )
 
 
-def _checked_columns(records: Sequence[pb.Record]) -> Columns:
+def _held_response(
+    stored: Produced, ids: Sequence[str], handles: RecallHandles
+) -> pb.AppendResponse:
+    """Return the answer for messages of which some are held, or were when they were first sent."""
+    places = list(zip(stored.queue_ids, stored.offsets, strict=True))
+    return pb.AppendResponse(
+        queue_id=next((queue for queue, _ in places if queue != HELD_QUEUE), NO_QUEUE),
+        offsets=[-1 if queue == HELD_QUEUE else offset for queue, offset in places],
+        index=stored.index,
+        recall_handles=[
+            handles.encode(Ref.unpack(offset), message_id) if queue == HELD_QUEUE else ""
+            for (queue, offset), message_id in zip(places, ids, strict=True)
+        ],
+    )
+
+
+def _checked_columns(records: Sequence[pb.Record], deliver_at_ms: int = 0) -> Columns:
     """Return a batch in columns; each rule checks a column rather than every message."""
     message_ids = [record.message_id for record in records]
     bodies = [record.body for record in records]
@@ -240,6 +279,10 @@ def _checked_columns(records: Sequence[pb.Record]) -> Columns:
         for names, values in zip(keys, properties, strict=True):
             check_properties(values, names)
     typed = [typed_of(each.typed) if each.HasField("typed") else None for each in records]
+    if deliver_at_ms:
+        if any(typed):
+            DELAY.check(DELAY.name, _OF_OTHERS)
+        typed = [Typed(deliver_at_ms=deliver_at_ms)] * len(records)
     for each in filter(None, typed):
         check_typed(each)
     return Columns(
