@@ -240,7 +240,7 @@ def message_of(message: definition.Message) -> Message:
         born_at_ms=_milliseconds(system.born_timestamp),
         encoding=_encoding(system.body_encoding),
         trace_context=trace_context,
-        typed=None if kind == NORMAL.name else _typed(system),
+        typed=None if kind == NORMAL.name else _fifo_fields(system),
     )
 
 
@@ -252,7 +252,7 @@ def _checked_kind(system: definition.SystemProperties) -> str:
     return kind
 
 
-def _typed(system: definition.SystemProperties) -> Typed:
+def _fifo_fields(system: definition.SystemProperties) -> Typed:
     """Return what a FIFO message has, and no NORMAL one."""
     typed = Typed(message_group=system.message_group)
     if not typed.message_group:
