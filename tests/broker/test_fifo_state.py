@@ -11,8 +11,7 @@ from dledger.broker import commands, group_codes
 from dledger.broker.commands import CreateTopic, GrowTopic, LeaseRef, SeekGroup, UseFilter
 from dledger.broker.consume_queue import ConsumeQueue
 from dledger.broker.fifo_deliveries import FifoDeliveries
-from dledger.broker.group_codes import codes_of_groups
-from dledger.broker.key_queues import queue_of_key
+from dledger.broker.key_queues import codes_of_groups, queue_of_key
 from dledger.broker.message import Columns, Message
 from dledger.broker.produce import encode_produce
 from dledger.broker.rekeep import Kept, Origin

@@ -11,10 +11,8 @@ The pieces are shared with a snapshot's copy: they only ever grow, and each queu
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
-
-from crc32c import crc32c
 
 from dledger.broker.snapshot_codec import Reader, number
 from dledger.common.byte_order import little_endian
@@ -23,11 +21,6 @@ _BITS: Final = 16
 _PIECE: Final = 1 << _BITS
 """Codes of a piece."""
 _SLICE: Final = 1 << 12
-
-
-def codes_of_groups(groups: Sequence[bytes]) -> array[int]:
-    """Return the code of each message's group, given by its name in UTF-8."""
-    return array("I", map(crc32c, groups))
 
 
 class GroupCodes:

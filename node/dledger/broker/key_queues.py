@@ -16,7 +16,6 @@ from collections.abc import Collection, Sequence
 
 from crc32c import crc32c
 
-from dledger.broker.group_codes import codes_of_groups
 from dledger.broker.produce import NO_QUEUE, ProduceFrame
 from dledger.broker.topics import TYPES, Topic
 from dledger.errors import IllegalGroup, IllegalKey, InvalidArgument, SeveralQueues
@@ -35,6 +34,11 @@ def key_of(record: Record) -> str:
     if record.message_group:
         return record.message_group
     return next(iter(record.keys)) if len(record.keys) == 1 else ""
+
+
+def codes_of_groups(groups: Sequence[bytes]) -> array[int]:
+    """Return the code of each message's group (`group_codes`), given by its name in UTF-8."""
+    return array("I", map(crc32c, groups))
 
 
 def chooses_queues(topic: Topic) -> bool:
