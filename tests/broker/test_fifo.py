@@ -209,7 +209,7 @@ class Model:
         """What holds after every step."""
         undone = [offset for offsets in self.undone.values() for offset in offsets]
         assert self.real.committed <= min(undone, default=self.real.next_offset), "lost"
-        assert self.real.passed <= self.window
+        assert self.real.passed_count <= self.window
         for frozen, data in self.frozen:
             assert b"".join(frozen.encoded()) == data, "a snapshot changed"
 
@@ -327,7 +327,7 @@ def test_a_handle_of_what_waits_is_none() -> None:
     one.take(1)
     one.of.produce([7])
     one.take(1)
-    assert one.real.passed == 1
+    assert one.real.passed_count == 1
 
     assert not one.real.ack(1, 1)
     assert not one.real.extend(1, 1, 99)
@@ -410,7 +410,7 @@ def test_a_snapshot_whose_waiting_messages_cannot_be_so_is_refused(passed: list[
     one.of.produce([7, 7, 7])
     one.take(1)
     data = b"".join(one.real.encoded())
-    cut = data[: -8 * (1 + one.real.passed)]
+    cut = data[: -8 * (1 + one.real.passed_count)]
     changed = cut + len(passed).to_bytes(8, "little") + array("Q", passed).tobytes()
 
     FifoDeliveries.read(Reader(data), one.of.queue)

@@ -29,7 +29,7 @@ def backlog(group: ConsumerGroup, topic: str, queues: Sequence[ConsumeQueue]) ->
         unread += queue.count_from(found.next_offset) if found else group.unread_in(queue)
         if found:
             held += len(found.leases)
-            unread += found.passed
+            unread += found.passed_count
     by_filter: tuple[FilterBacklog, ...] = ()
     if filters is not None and filters.differ:
         by_filter = _by_filter(group, topic, queues, filters)

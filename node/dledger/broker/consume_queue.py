@@ -419,7 +419,7 @@ class ConsumeQueue(LogRuns):
         if self.erased is not None:
             yield from self.erased.encode()
         if self.groups is not None:
-            yield from self.groups.encoded(self.first, self.end)
+            yield from self.groups.encode(self.first, self.end)
         yield from self._encode_runs(count)
 
     @classmethod

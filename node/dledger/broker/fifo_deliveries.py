@@ -115,7 +115,7 @@ class FifoDeliveries(HeldLeases):
         return min(lowest, next(iter(self.waiting), self.next_offset))
 
     @property
-    def passed(self) -> int:
+    def passed_count(self) -> int:
         """How many messages wait for their group."""
         return len(self.waiting)
 

@@ -73,7 +73,7 @@ class GroupCodes:
             del self._pieces[:gone]
             self._base += gone << _BITS
 
-    def encoded(self, first: int, end: int) -> Iterator[bytes]:
+    def encode(self, first: int, end: int) -> Iterator[bytes]:
         """Yield the codes of offsets ``[first, end)`` for a snapshot."""
         yield number(end - first)
         for at in range(first, end, _SLICE):

@@ -52,7 +52,7 @@ class HeldLeases(ABC):
         """The lowest offset that is not done: nothing before it is ever delivered again."""
 
     @property
-    def passed(self) -> int:
+    def passed_count(self) -> int:
         """How many messages were passed over and never delivered, though they are to be."""
         return 0 if self.kept is None else self.kept.passed(None)
 

@@ -39,7 +39,7 @@ def queues_of_priorities(topic: Topic, priorities: Sequence[int]) -> list[int]:
     return [queue_of_priority(each, topic.queues) for each in priorities]
 
 
-def prioritised_queue(batch: ProduceFrame, topic: Topic) -> int:
+def queue_of_priorities(batch: ProduceFrame, topic: Topic) -> int:
     """Return the queue of a PRIORITY topic that a whole batch is for.
 
     Raises:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from dledger.broker.key_queues import keyed_queue, queue_of_key, queues_of_groups, queues_of_keys
 from dledger.broker.message import Message
-from dledger.broker.priorities import prioritised_queue, queue_of_priority, queues_of_priorities
+from dledger.broker.priorities import queue_of_priorities, queue_of_priority, queues_of_priorities
 from dledger.broker.produce import ProduceFrame
 from dledger.broker.topics import TYPES, Topic
 from dledger.types import NO_PRIORITY, Record, Typed
@@ -62,5 +62,5 @@ def queue_of_batch(batch: ProduceFrame, topic: Topic) -> int:
         MalformedCommandError: What chooses is malformed.
     """
     if TYPES[topic.type].highest_first:
-        return prioritised_queue(batch, topic)
+        return queue_of_priorities(batch, topic)
     return keyed_queue(batch, topic)

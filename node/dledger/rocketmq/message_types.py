@@ -72,7 +72,7 @@ def typed_of(system: definition.SystemProperties) -> Typed | None:
     return typed
 
 
-def _grouped(system: definition.SystemProperties) -> Typed:
+def _read_group(system: definition.SystemProperties) -> Typed:
     if not system.message_group:
         raise Rejected(
             Code.ILLEGAL_MESSAGE_GROUP,
@@ -81,14 +81,14 @@ def _grouped(system: definition.SystemProperties) -> Typed:
     return Typed(message_group=system.message_group)
 
 
-def _timed(system: definition.SystemProperties) -> Typed:
+def _read_time(system: definition.SystemProperties) -> Typed:
     if not system.HasField(_DUE):
         raise TopicTypeMismatch(f"a {DELAY.name} message has a {_DUE}, and this one has none")
     due = system.delivery_timestamp
     return Typed(deliver_at_ms=due.seconds * 1000 + due.nanos // 1_000_000 or _LONG_PAST_MS)
 
 
-def _prioritised(system: definition.SystemProperties) -> Typed:
+def _read_priority(system: definition.SystemProperties) -> Typed:
     if not system.HasField("priority"):
         raise TopicTypeMismatch(
             "a PRIORITY message has a priority, from 0, the lowest, on, and this one has none"
@@ -99,9 +99,9 @@ def _prioritised(system: definition.SystemProperties) -> Typed:
 
 
 _READERS: Final[Mapping[str, Callable[[definition.SystemProperties], Typed]]] = {
-    FIFO.name: _grouped,
-    DELAY.name: _timed,
-    PRIORITY.name: _prioritised,
+    FIFO.name: _read_group,
+    DELAY.name: _read_time,
+    PRIORITY.name: _read_priority,
 }
 
 

@@ -130,7 +130,7 @@ def _messaging_parts(context: RequestContext, turns: LongPollQueue, ask: AskPeer
     telemetry = Telemetry(
         context.admission,
         context.outflow,
-        partial(_subscribed, engine),
+        partial(_subscription_of, engine),
         lambda caller: catch_up(engine, context.relay, caller, CURRENT_S),
     )
     clients = ClientRegistry(engine)
@@ -177,7 +177,7 @@ def _messaging_parts(context: RequestContext, turns: LongPollQueue, ask: AskPeer
     )
 
 
-def _subscribed(engine: Engine, group: str, topics: Sequence[str]) -> Subscribed:
+def _subscription_of(engine: Engine, group: str, topics: Sequence[str]) -> Subscribed:
     """Return what a consumer group has for topics, as this node knows them now."""
     groups, known = engine.state.groups, engine.state.topics
     found = [topic for name in topics if (topic := known.get(name)) is not None]
