@@ -83,11 +83,11 @@ class Stage:
     tls: bool
     work: Path
 
-    async def topic(self, case: str) -> str:
+    async def topic(self, case: str, kind: str = "NORMAL") -> str:
         """Make a topic that no other case has; return its name."""
         name = f"{case.replace('_', '-')}-{self.language}-{next(_numbers)}"
         async with Client(self.at.group.endpoints[0], timeout_s=30.0) as client:
-            await client.create_topic(name, queues=QUEUES)
+            await client.create_topic(name, kind, queues=QUEUES)
         return name
 
     @asynccontextmanager
@@ -101,9 +101,11 @@ class Stage:
             yield user
 
     @asynccontextmanager
-    async def producing(self, case: str, **more: Any) -> AsyncIterator[tuple[User, str]]:
+    async def producing(
+        self, case: str, kind: str = "NORMAL", **more: Any
+    ) -> AsyncIterator[tuple[User, str]]:
         """Start the client's process with a producer; yield it, and the topic of its own."""
-        topic = await self.topic(case)
+        topic = await self.topic(case, kind)
         async with self.user() as user:
             await user.producer(topic, **more)
             yield user, topic

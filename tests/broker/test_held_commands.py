@@ -379,6 +379,7 @@ def test_a_pause_counts_once_and_what_comes_later_does_not_wait() -> None:
     assert log.append(pause) == [HeldPaused(1)]
     (second,) = _hold(log, _TWO[1])
     assert log.append(pause) == [HeldPaused(0)]
+    assert BrokerState.decode(log.state.encode()).digest() == log.state.digest()
     held = log.state.held
     assert (held.is_waiting(first), held.is_waiting(second), held.waiting) == (True, False, 1)
 
@@ -452,12 +453,29 @@ def test_a_spool_that_replays_what_is_held_stores_it_once() -> None:
 
 
 def test_a_state_that_never_held_anything_has_the_bytes_that_it_had() -> None:
-    """Even after its first recall of nothing, it says more: then hours have been passed."""
-    log = Log()
+    """From its first recall on, be it of nothing, it says which hours have passed."""
+    log = _log()
     before = log.state.encode()
     assert BrokerState.decode(before).encode() == before
+
     log.append(CancelHeld(refs=(Ref(1, 1),)).encode())
+
     assert BrokerState.decode(log.state.encode()).digest() == log.state.digest()
+
+
+def test_a_snapshot_that_is_written_later_is_of_its_moment() -> None:
+    """Whatever is held, moved, let go and paused meanwhile."""
+    log = _log()
+    refs = _hold(log, *_TWO)
+    frozen, before = log.state.freeze(), log.state.encode()
+
+    log.append(CancelHeld(refs=(refs[0],)).encode())
+    log.append(_release([refs[1]], _TWO[1], what=What.MOVE))
+    _hold(log, Message(message_id="x", body=b"x"))
+    log.append(PauseHeld(pause_id="r").encode())
+
+    assert frozen.encode() == before
+    assert log.state.encode() != before
 
 
 def test_a_snapshot_with_changed_bytes_of_what_is_held_is_malformed_or_read() -> None:

@@ -47,7 +47,7 @@ from dledger.store.format import (
 )
 from dledger.store.hard_state import decode_hard_state, encode_hard_state
 from dledger.store.snapshot_file import Snapshot, decode_snapshot, encode_snapshot
-from dledger.types import Entry, EntryKind, HardState, Member, Membership, NodeId
+from dledger.types import Entry, EntryKind, HardState, Member, Membership, NodeId, Typed
 from tests.fuzz.logs import entry, kept
 from tests.fuzz.mutation import NUMBERS, any_value, json_bytes, mutated, nested, spoil
 from tests.fuzz.target import Broken, Target
@@ -60,6 +60,25 @@ _CRC: Final = struct.Struct("<I")
 def sealed(data: bytes) -> bytes:
     """Return it with a right CRC32C in its last four bytes."""
     return data[:-4] + _CRC.pack(crc32c(data[:-4]))
+
+
+def _grouped(groups: str) -> bytes:
+    return encode_produce(
+        Columns(
+            message_ids=[""] * len(groups),
+            bodies=[b"x"] * len(groups),
+            born_at_ms=[1] * len(groups),
+            typed=[Typed(message_group=group) for group in groups],
+        ),
+        client_id="client",
+        topic="f",
+        queue_id=0,
+    )
+
+
+_IN_ORDER: Final = commands.Receive(
+    group="g", topic="f", queue_id=0, any_queue=True, limit=3, invisible_ms=9
+).encode()
 
 
 def a_state() -> BrokerState:
@@ -96,6 +115,13 @@ def a_state() -> BrokerState:
                 origins=[Origin(3, 5, "host")] * 2,
                 messages=Columns(message_ids=ids[:2], bodies=[b"x"] * 2, born_at_ms=[1] * 2),
             ).encode(),
+            # Of a FIFO topic: some leased, some waiting, some new.
+            commands.CreateTopic(name="f", type="FIFO", queues=1).encode(),
+            _grouped("abab"),
+            _IN_ORDER,
+            _grouped("abc"),
+            _IN_ORDER,
+            _grouped("d"),
         ),
         start=1,
     ):  # fmt: skip
@@ -139,6 +165,8 @@ class States(Target):
                             group="g", topic="t", queue_id=0, any_queue=True, limit=9,
                             invisible_ms=1,
                         ).encode(),
+                        _grouped("ad"),
+                        _IN_ORDER,
                     )
                 ),
             )

@@ -52,6 +52,10 @@ _METHODS: Final[tuple[tuple[str, Any], ...]] = (
         service.NotifyClientTerminationRequest(group=_RESOURCE),
     ),
     (f"{_ROCKET}Telemetry", clients.Telemetry.seeds[0]),
+    (
+        f"{_ROCKET}RecallMessage",
+        service.RecallMessageRequest(topic=_RESOURCE, recall_handle="AQAAAAAAAAAA"),
+    ),
     (f"{_ROCKET}EndTransaction", service.EndTransactionRequest(topic=_RESOURCE)),
     (f"{_ROCKET}PullMessage", service.PullMessageRequest(**_PLACE, batch_size=1)),
     (f"{_ROCKET}GetOffset", service.GetOffsetRequest(**_PLACE)),

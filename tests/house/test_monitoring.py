@@ -51,7 +51,10 @@ Row = tuple[str, tuple[str, ...], str]
 def _node_registry() -> CollectorRegistry:
     metrics = NodeMetrics("orders", "orders-0")
     sample: dict[str, Any] = {each.name: 0 for each in fields(Sample)}
-    of_leaders = {"follower_lag_entries": {"orders-1": 0}, "dead_letters": {"billing": 1}}
+    of_leaders: dict[str, dict[str, float]] = {
+        "follower_lag_entries": {"orders-1": 0},
+        "dead_letters": {"billing": 1},
+    }
     of_leaders["fifo_waiting"] = {"billing": 0.5}
     metrics.publish(Sample(**sample | {"role": "leader"} | of_leaders))
     return metrics.registry

@@ -69,8 +69,8 @@ FIFO_MUTANTS = (
     Mutant(
         name="all messages of a batch are tried",
         file=_RULES,
-        old="                counts = offset == held[0] and not earlier.is_suspended\n",
-        new="                counts = not earlier.is_suspended\n",
+        old="            counts = offset == self._busy[code][0] and not earlier.is_suspended\n",
+        new="            counts = not earlier.is_suspended\n",
         why="a poison message takes those behind it to the dead letters",
         checks=(_MODEL,),
     ),
@@ -151,7 +151,7 @@ FIFO_MUTANTS = (
     Mutant(
         name="the only filter of a FIFO topic is not said again",
         file="broker/group_filters.py",
-        old="            (len(self._uses) == 1 and self.expression is None and not ages)\n",
+        old="            (len(self._uses) == 1 and self.expression is None and not self.ages)\n",
         new="            (len(self._uses) == 1 and self.expression is None)\n",
         why="a consumer that waits for ten minutes loses its messages to another filter",
         checks=(_STATE,),

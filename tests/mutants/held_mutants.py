@@ -41,7 +41,7 @@ HELD_MUTANTS = (
         old="        before = tuple(self._held.remove(ref, fate) for ref in command.refs)\n",
         new="        before = tuple(self._held.fate(ref) for ref in command.refs)\n",
         why="two leaders deliver a message twice, and it is delivered for ever",
-        checks=(_MODEL,),
+        checks=(_COMMANDS, _MODEL),
     ),
     Mutant(
         name="a release delivers what is held no longer",
@@ -70,8 +70,8 @@ HELD_MUTANTS = (
     Mutant(
         name="a half is another one when its producer is asked later",
         file="broker/holding.py",
-        old="batch.body_digests(command.due_ms if command.kind is Kind.TIMER else ())",
-        new="batch.body_digests(command.due_ms)",
+        old="        due_ms = command.due_ms if command.kind is Kind.TIMER else ()\n",
+        new="        due_ms = command.due_ms\n",
         why="the retry of a transaction is refused, and its first half never ends",
         checks=(_COMMANDS,),
     ),
@@ -106,7 +106,7 @@ HELD_MUTANTS = (
         old="        elif bucket.edition != self._edition.number:\n",
         new="        elif False:\n",
         why="what a thread writes is of no moment",
-        checks=(_MODEL,),
+        checks=(_COMMANDS, _MODEL),
     ),
     Mutant(
         name="a state that holds nothing forgets which hours have passed",
@@ -122,7 +122,7 @@ HELD_MUTANTS = (
         old="self.size_bytes, self.paused\n        yield",
         new="self.size_bytes, 0\n        yield",
         why="a restored log fires what its original has fired",
-        checks=(_MODEL,),
+        checks=(_COMMANDS, _MODEL),
     ),
     Mutant(
         name="a pause counts each time",
@@ -210,6 +210,14 @@ HELD_MUTANTS = (
         old="if message.payload.index < index] or found[:1]\n",
         new="if message.payload.index < index]\n",
         why="one recalled message keeps the log from being dropped",
+        checks=(_ROLLER,),
+    ),
+    Mutant(
+        name="a copy of what is held counts as growth",
+        file="replica/held_roller.py",
+        old="                await self._driver.propose(copy.command, grows=False)\n",
+        new="                await self._driver.propose(copy.command, grows=True)\n",
+        why="a full disk that something is held on stays full",
         checks=(_ROLLER,),
     ),
     Mutant(

@@ -9,9 +9,11 @@ from typing import Any
 
 from dledger.broker.command_frame import CommandType, frame
 from dledger.broker.commands import LeaseRef
+from dledger.broker.held_refs import Ref
 from dledger.broker.message import Columns
 from dledger.broker.produce import NO_QUEUE, encode_produce
 from dledger.common.limits import MAX_CLIENT_FRAME_BYTES
+from dledger.rocketmq.recall_handles import RecallHandles
 from dledger.rocketmq.receipts import Receipts
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.requests import SMALL_BYTES, TELEMETRY_BYTES
@@ -32,9 +34,10 @@ ME = metadata(x_mq_client_id="client-1", x_mq_language="JAVA")
 FORWARDED = metadata(
     x_dledger_forwarded="plain", x_dledger_host="ipv4:10.0.0.9", x_dledger_line="ipv4:10.0.0.9:1"
 )
+TIMED = "reminders"
+"""A topic of messages that are delivered later."""
 LATER = (
     "EndTransaction",
-    "RecallMessage",
     "SyncLiteSubscription",
 )
 """Methods of RocketMQ's service that nobody serves yet."""
@@ -150,6 +153,13 @@ def forward(**changes: Any) -> Any:
     return service.ForwardMessageToDeadLetterQueueRequest(**fields | changes)
 
 
+def recall(topic: str = TIMED, handle: str | None = None) -> Any:
+    """Return a RecallMessageRequest, for a message that nobody knows any more."""
+    handles = RecallHandles(SECRET, topic=TIMED, generation=2)
+    named = handles.encode(Ref(hour=1, slot=0), "id-1") if handle is None else handle
+    return service.RecallMessageRequest(topic=resource(topic), recall_handle=named)
+
+
 def send(*messages: Any) -> Any:
     """Return a SendMessageRequest."""
     return service.SendMessageRequest(messages=messages or (sent(),))
@@ -229,6 +239,7 @@ GOOD: Mapping[str, Any] = {
     "UpdateOffset": service.UpdateOffsetRequest(**place()),
     "QueryOffset": query(),
     "PullMessage": pull(),
+    "RecallMessage": recall(),
     "Telemetry": service.TelemetryCommand(settings=definition.Settings()),
     **{name: getattr(service, f"{name}Request")() for name in LATER},
     "Ledger/Append": append(),
@@ -247,6 +258,7 @@ WRITES = (
     "NotifyClientTermination",
     "ReceiveMessage",
     "UpdateOffset",
+    "RecallMessage",
     "Ledger/Append",
     "Ledger/Produce",
     "Topics/CreateTopic",
@@ -283,6 +295,7 @@ def wrong() -> Iterator[Asked]:
             yield from _nameless(rpc)
     yield from _names()
     yield from _messages()
+    yield from _timed()
     yield from _consumers()
     yield from _offsets()
     yield from _ledger()
@@ -339,6 +352,7 @@ def _names() -> Iterator[Asked]:
         yield bad("ReceiveMessage", said, receive(message_queue=queue))
         yield bad("ReceiveMessage", group, receive(group=resource(name)))
         yield bad("AckMessage", said, ack(handle(), topic=topic))
+        yield bad("RecallMessage", said, recall(name))
         yield bad("AckMessage", group, ack(handle(), group=resource(name)))
         yield bad("ChangeInvisibleDuration", said, change(topic=topic))
         yield bad("ChangeInvisibleDuration", group, change(group=resource(name)))
@@ -433,6 +447,28 @@ def _messages() -> Iterator[Asked]:
     headers = (*ME, *metadata(x_dledger_replay=f"{token};0;{last}"))
     two = send(sent(), sent(2))
     yield bad("SendMessage", "replay: its second sequence has 65 bits", two, headers=headers)
+
+
+def _timed() -> Iterator[Asked]:
+    delay: dict[str, Any] = {"message_type": definition.MessageType.DELAY}
+    wrong: dict[str, dict[str, Any]] = {
+        "a topic of DELAY, no time": delay,
+        "a topic of DELAY, a NORMAL message": {},
+        "a topic of DELAY, the year 9999": delay | {"delivery_timestamp": {"seconds": 1 << 37}},
+        "a topic of DELAY, before 1970": delay | {"delivery_timestamp": {"seconds": -1}},
+        "a topic of DELAY, a message group": delay
+        | {"delivery_timestamp": {"seconds": 1}, "message_group": "g"},
+    }
+    for what, fields in wrong.items():
+        yield bad("SendMessage", what, send(sent(topic=TIMED, **fields)))
+    late = delay | {"delivery_timestamp": {"seconds": 1}}
+    yield bad("SendMessage", "a topic of NORMAL, a time", send(sent(**late)))
+    yield bad("SendMessage", "two types at once", send(sent(**late), sent(2)))
+    yield bad("Ledger/Append", "a topic of DELAY", append(topic=TIMED))
+    for what, handle in {"none": "", "malformed": "nonsense", "forged": "A" * 40}.items():
+        yield bad("RecallMessage", f"handle: {what}", recall(handle=handle))
+    yield bad("RecallMessage", "a topic of NORMAL", recall(TOPIC))
+    yield bad("RecallMessage", "no such topic", recall("nowhere"))
 
 
 def _consumers() -> Iterator[Asked]:
@@ -645,14 +681,14 @@ def in_order() -> Iterator[Asked]:
         "FIFO: a message group too long": ("g" * 65,),
     }.items():
         records = [
-            pb.Record(body=b"x", message_group=each, message_id=f"{row}")
+            pb.Record(body=b"x", typed=pb.Typed(message_group=each), message_id=f"{row}")
             for row, each in enumerate(groups)
         ]
         yield bad("Ledger/Append", what, append(*records, topic=ORDERED))
-        typed = [Typed(message_group=each) if each else None for each in groups]
+        typed = [Typed(typed=pb.Typed(message_group=each)) if each else None for each in groups]
         command = batch((b"x",) * len(groups), typed=typed, topic=ORDERED)
         yield bad("Ledger/Produce", what, produce(command))
-    to_normal = append(pb.Record(body=b"x", message_group="a", message_id="1"))
+    to_normal = append(pb.Record(body=b"x", typed=pb.Typed(message_group="a"), message_id="1"))
     yield bad("Ledger/Append", "a message group, for a NORMAL topic", to_normal)
 
 

@@ -121,6 +121,7 @@ async def nodes(server: str, **config: Any) -> AsyncIterator[Asking]:
     async with memory_group(2, settings, server=server) as group:
         for command in (
             CreateTopic(name=TOPIC, type="NORMAL", queues=2),
+            CreateTopic(name=asked.TIMED, type="DELAY", queues=2),
             CreateGroup(name=GROUP),
             SetSecret(secret=SECRET),
         ):

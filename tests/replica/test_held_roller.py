@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from pathlib import Path
 
+import pytest
+
+from dledger.broker.command_frame import CommandType, frame_type
 from dledger.broker.commands import CancelHeld, CreateTopic, DeleteTopic
 from dledger.broker.held_commands import encode_produce_held
 from dledger.broker.held_refs import HOUR_MS, Fate, HeldMessage, Kind, Ref
@@ -13,7 +16,7 @@ from dledger.broker.produce import ProduceFrame, encode_produce
 from dledger.broker.results import Produced
 from dledger.types import Typed
 from tests.replica.group import DriverGroup, DriverNode
-from tests.replica.test_node_snapshots import _state
+from tests.replica.test_node_snapshots import _TIGHT, _digests_agree, _state, _upkeep
 from tests.replica.test_roller import _BODY, _HOUR_S, _produce, _rounds
 
 _DUE_MS = 1_900_000_000_000
@@ -132,6 +135,32 @@ async def test_room_is_made_by_copying_what_is_held(tmp_path: Path) -> None:
     await group.stop()
 
 
+async def test_on_a_full_disk_room_is_made_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Copies are no growth: what is refused to users, and waits for room, they are not."""
+    group, leader = await _group(tmp_path)
+    refs = await _hold(leader, [0])
+    await _produce(leader, "now", range(16))
+    upkeep = _upkeep(leader, usage=lambda: _TIGHT)
+    proposed, propose = list[tuple[int, bool]](), leader.driver.propose
+
+    def noted(command: bytes, *, grows: bool) -> Awaitable[object]:
+        proposed.append((frame_type(command), grows))
+        return propose(command, grows=grows)
+
+    monkeypatch.setattr(leader.driver, "propose", noted)
+
+    await upkeep.run(by_need=True)
+
+    assert leader.driver.room.is_short
+    assert leader.log.first_index > 4
+    assert proposed == [(CommandType.RELEASE_HELD, False), (CommandType.RETAIN, False)]
+    await _digests_agree(group)
+    await _is_there(group, refs)
+    await group.stop()
+
+
 async def test_where_most_is_held_nothing_is_copied_for_room(tmp_path: Path) -> None:
     """It would be copied again and again, and free nothing: no more is held, and why is told."""
     group, leader = await _group(tmp_path)
@@ -148,6 +177,18 @@ async def test_where_most_is_held_nothing_is_copied_for_room(tmp_path: Path) -> 
     await _rounds(group, leader, 3, budget_bytes=600_000)
     assert held.full == ""
     assert leader.log.first_index > 4
+    await group.stop()
+
+
+async def test_who_leads_no_more_refuses_nothing(tmp_path: Path) -> None:
+    """The next leader looks at its own disk."""
+    group, leader = await _group(tmp_path)
+    follower = next(node for node in group.nodes.values() if node is not leader)
+    _state(follower).held.full = "it led once"
+
+    await _upkeep(follower).run()
+
+    assert _state(follower).held.full == ""
     await group.stop()
 
 

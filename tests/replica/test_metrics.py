@@ -33,7 +33,9 @@ def _of_group(node: DriverNode, name: str, **labels: str) -> float | None:
 def _sample(**changes: Any) -> Sample:
     values: dict[str, Any] = {each.name: 0 for each in fields(Sample)}
     return Sample(
-        **values | {"role": "follower", "follower_lag_entries": {}, "dead_letters": {}, "fifo_waiting": {}} | changes
+        **values
+        | {"role": "follower", "follower_lag_entries": {}, "dead_letters": {}, "fifo_waiting": {}}
+        | changes
     )
 
 

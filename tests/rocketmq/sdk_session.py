@@ -180,6 +180,56 @@ def poison(configuration: Any) -> dict[str, Any]:
     return {"failed": listener.failed, "others": sorted(listener.bodies), "dead": facts}
 
 
+class _InOrder(MessageListener):  # type: ignore[misc]
+    """Notes each group's messages; one of each group fails the first time."""
+
+    def __init__(self, wanted: int) -> None:
+        self.groups: dict[str, list[int]] = {}
+        self.failed: set[str] = set()
+        self.wanted, self.done, self._lock = wanted, threading.Event(), threading.Lock()
+
+    def consume(self, message: Any) -> Any:
+        """Take one message."""
+        with self._lock:
+            name, number = message.message_group, int(message.body)
+            if number == 1 and name not in self.failed:
+                self.failed.add(name)
+                return ConsumeResult.FAILURE
+            self.groups.setdefault(name, []).append(number)
+            if sum(map(len, self.groups.values())) >= self.wanted:
+                self.done.set()
+            return ConsumeResult.SUCCESS
+
+
+def fifo(configuration: Any) -> dict[str, Any]:
+    """Message groups of a FIFO topic, to a push consumer that fails for the second of each once.
+
+    A line on stdin says that the rest is to be sent.
+    """
+    producer = Producer(configuration, ("f",))
+    producer.startup()
+    listener = _InOrder(40)
+    consumer = PushConsumer(configuration, "fifo", listener, {"f": FilterExpression()})
+    consumer.startup()
+
+    def send(numbers: range) -> None:
+        for number in numbers:
+            for name in ("a", "b", "c", "d"):
+                message = _message("f", f"{number}".encode())
+                message.message_group = name
+                producer.send(message)
+
+    send(range(5))
+    print("started", flush=True)
+    sys.stdin.readline()
+    send(range(5, 10))
+    listener.done.wait(40)
+    time.sleep(1)  # what should not come has this long to come
+    consumer.shutdown()
+    producer.shutdown()
+    return {"groups": listener.groups, "failed": sorted(listener.failed)}
+
+
 def rolling(configuration: Any) -> dict[str, Any]:
     """Two versions of a service in one group: one asks for even, the other for both tags.
 

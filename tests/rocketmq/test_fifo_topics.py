@@ -164,7 +164,7 @@ async def test_messages_of_two_types_are_no_one_request(client: RocketClient) ->
     """A topic has one type."""
     response = await client.send(_fifo(1, "x"), message(2, topic="f"))
 
-    assert code(response.status) == "BAD_REQUEST"
+    assert code(response.status) == "MESSAGE_PROPERTY_CONFLICT_WITH_TYPE"
 
 
 async def test_a_consumer_is_told_that_its_topic_is_fifo_with_a_short_back_off(

@@ -404,7 +404,6 @@ async def test_heartbeats_are_answered(client: RocketClient) -> None:
     "name",
     [
         "EndTransaction",
-        "RecallMessage",
         "SyncLiteSubscription",
     ],
 )

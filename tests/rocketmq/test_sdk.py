@@ -126,6 +126,19 @@ async def test_a_poison_message_is_a_dead_letter_though_the_leader_changes(tmp_p
     }
 
 
+async def test_a_push_consumer_works_through_message_groups_in_order(tmp_path: Path) -> None:
+    """It is told that its topic is FIFO, tries again where it is; the leader changes meanwhile."""
+    async with memory_group(3) as group, asyncio.timeout(_DEADLINE_S):
+        await group.nodes[0].engine.propose(CreateTopic(name="f", type="FIFO", queues=2).encode())
+        async with _session("fifo", _endpoints(group), tmp_path) as session:
+            await session.stdout.readline()
+            group.elect(1)
+            output, _ = await session.communicate(b"go\n")
+            report = json.loads(output)
+
+    assert report == {"groups": {name: list(range(10)) for name in "abcd"}, "failed": [*"abcd"]}
+
+
 @pytest.mark.found
 async def test_a_rolling_change_of_a_push_consumers_filter_loses_nothing(tmp_path: Path) -> None:
     """The old version passes over what only the new one names: 100 of 100 come."""

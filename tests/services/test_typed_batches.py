@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from dledger.broker.key_queues import queue_of_key
 from dledger.broker.message import Columns, Message
 from dledger.broker.produce import encode_produce
+from dledger.broker.topics import Topic
 from dledger.checks.messages import MAX_TIMESTAMP_MS
-from dledger.errors import InvalidArgument, Refused, TopicTypeMismatch
+from dledger.errors import IllegalGroup, InvalidArgument, Refused, TopicTypeMismatch
 from dledger.rpc.status import Code, Rejected
-from dledger.services.batches import checked_batch
+from dledger.services.batches import checked_batch, for_topic
 from dledger.types import MovedFrom, Typed
 
 _MOVED = MovedFrom(topic="orders", generation=2, queue_id=3, offset=4, stored_at_ms=5)
@@ -23,20 +25,51 @@ def _batch(*typed: Typed | None) -> bytes:
 @pytest.mark.parametrize(
     ("typed", "field"),
     [
-        (Typed(message_group="g" * 64), "message_group"),
-        (Typed(message_group="été 7"), "message_group"),
         (Typed(deliver_at_ms=1), "delivery_timestamp"),
         (Typed(deliver_at_ms=MAX_TIMESTAMP_MS), "delivery_timestamp"),
-        (Typed(priority=0), "priority"),
-        (Typed(priority=2**31 - 1), "priority"),
+        (Typed(message_group="g", priority=0), "message_group"),
+        (Typed(priority=0, deliver_at_ms=1), "delivery_timestamp"),
     ],
 )
-def test_no_topic_that_is_served_takes_such_a_message(typed: Typed, field: str) -> None:
-    """As a SDK's is refused that says the same, wherever in the batch it stands."""
+def test_what_no_batch_has_is_refused(typed: Typed, field: str) -> None:
+    """A time, since such messages are held one by one, and what is of two types."""
     for batch in (_batch(typed), _batch(None, typed)):
         with pytest.raises(TopicTypeMismatch, match=f"NORMAL messages, which have no {field}$"):
             checked_batch(batch)
     assert checked_batch(_batch(None, Typed())).typed is None
+
+
+@pytest.mark.parametrize("name", ["g" * 64, "été 7"])
+def test_a_message_group_is_for_fifo_topics_alone(name: str) -> None:
+    """Where it chooses the queue; and a message without one is for no such topic."""
+    fifo = Topic(name="t", type="FIFO", queues=8)
+    normal = Topic(name="t", type="NORMAL", queues=8)
+    typed = Typed(message_group=name)
+
+    batch = checked_batch(for_topic(_batch(typed, typed), fifo, is_typed=True))
+
+    assert batch.queue_id == queue_of_key(name.encode(), 8)
+    with pytest.raises(TopicTypeMismatch, match="takes NORMAL messages, not FIFO"):
+        for_topic(_batch(typed), normal, is_typed=True)
+    with pytest.raises(TopicTypeMismatch, match="takes FIFO messages, not NORMAL"):
+        for_topic(_batch(None), fifo, is_typed=False)
+    with pytest.raises(IllegalGroup, match="row 0 has none"):
+        for_topic(_batch(None, typed), fifo, is_typed=True)
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        Typed(message_group="g" * 64),
+        Typed(message_group="été 7"),
+        Typed(priority=0),
+        Typed(priority=2**31 - 1),
+    ],
+)
+def test_a_batch_may_be_of_a_type_that_is_not_held(typed: Typed) -> None:
+    """Whether its topic is of that type is asked when that is known."""
+    for batch in (_batch(typed), _batch(None, typed)):
+        assert checked_batch(batch).typed is not None
 
 
 @pytest.mark.parametrize(

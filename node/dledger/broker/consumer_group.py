@@ -268,10 +268,11 @@ class ConsumerGroup:
             group.set_retries(_retries(source))
         for _ in range(filters & ~(_BEGINS | _SETS_RETRIES)):
             topic = source.text()
-            _checked(source, name, queue, topic, 0)
+            first = _checked(source, name, queue, topic, 0)
             if topic in group._filters:
                 raise source.malformed(f"filters of group {name!r} for topic {topic!r} twice")
             group._filters[topic] = TopicFilters.read(source, room, filters_ms)
+            group._filters[topic].ages = first.groups is not None
         for _ in range(source.number()):
             topic, queue_id = source.text(), source.number()
             found = _checked(source, name, queue, topic, queue_id)

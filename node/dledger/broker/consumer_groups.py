@@ -58,7 +58,7 @@ from dledger.broker.results import (
 from dledger.broker.snapshot_codec import Encoded, Reader, number, text
 from dledger.broker.state_changes import QueueKey, StateChanges
 from dledger.broker.topic_store import TopicStore
-from dledger.broker.topics import TYPES, Topic
+from dledger.broker.topics import FIFO, TYPES, Topic
 from dledger.checks.names import DEAD_LETTERS, check_name
 from dledger.common.status import Backlog
 from dledger.errors import (
@@ -151,7 +151,7 @@ class ConsumerGroups:
         found = self._groups.get(group)
         filters = None if found is None else found.filters(topic)
         return filters is not None and filters.is_said(
-            tag_codes(tags), self._filters_active.at(now_ms), ages=self._in_order(topic)
+            tag_codes(tags), self._filters_active.at(now_ms)
         )
 
     def _in_order(self, topic: str) -> bool:
@@ -373,7 +373,7 @@ class ConsumerGroups:
         group = self._used(command.group)
         self._topics.queue(command.topic, command.queue_id)
         topic = self._topics.named(command.topic)
-        codes, filters = self._use(group, command.topic, command.tags)
+        codes, filters = self._use(group, topic, command.tags)
         until = self._time.lived_ms + command.invisible_ms
         earlier = group.recall(command.topic, command.attempt_id) if command.attempt_id else None
         receive_id, positions = (
@@ -487,7 +487,7 @@ class ConsumerGroups:
             _check_expressions(topic)
             self._use_expression(group, command.topic, command.sql)
         else:
-            self._use(group, command.topic, command.tags)
+            self._use(group, topic, command.tags)
         return FilterUsed()
 
     def _use_expression(self, group: ConsumerGroup, topic: str, sql: str) -> None:
@@ -497,22 +497,22 @@ class ConsumerGroups:
         self._end_unused(group, topic, filters)
 
     def _use(
-        self, group: ConsumerGroup, topic: str, tags: tuple[str, ...] | None
+        self, group: ConsumerGroup, topic: Topic, tags: tuple[str, ...] | None
     ) -> tuple[Codes, TopicFilters | None]:
         """Note the use of a filter.
 
         Returns:
             Its codes, and the filters of the topic if there are others beside it.
         """
-        filters = group.own_filters(topic, self._room)
+        filters = group.own_filters(topic.name, self._room)
         codes = tag_codes(tags)
-        if self._in_order(topic):
+        if topic.type == FIFO.name:
             filters.use_alone(codes, tags, self.filters_ms)
             return codes, None
         if filters.is_only(codes):
             return codes, None
         filters.use(codes, tags, self.filters_ms)
-        self._end_unused(group, topic, filters)
+        self._end_unused(group, topic.name, filters)
         return codes, filters if filters.differ else None
 
     def _end_unused(self, group: ConsumerGroup, topic: str, filters: TopicFilters) -> None:

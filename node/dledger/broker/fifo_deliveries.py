@@ -24,8 +24,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from copy import copy
 from heapq import heappop, heappush
-from itertools import islice, takewhile
-from typing import Final, NamedTuple
+from itertools import chain, islice, takewhile
+from typing import Final
 
 from dledger.broker.consume_queue import ConsumeQueue
 from dledger.broker.group_codes import GroupCodes
@@ -47,6 +47,9 @@ MAX_WAITING: Final = 65_536
 """Passed messages of one queue; then new ones wait, of whatever group, until some are delivered."""
 MAX_GROUPS_AT_ONCE: Final = 8
 """Message groups that one RECEIVE takes from."""
+_SLICE: Final = 256
+_MORE: Final = 256
+"""Messages that a look goes on to see for more groups, when it has found one."""
 _NOBODY: Final = 0
 """The receive id of a lease that nobody holds; those of RECEIVEs count from 1."""
 _SKIPPED: Final = -1
@@ -154,14 +157,17 @@ class FifoDeliveries(HeldLeases):
         if len(self.leases) >= MAX_LEASES:
             return found
         found += len(self._idle)
-        return found if found >= enough else found + self._look(queue, codes, enough - found)
+        if found >= enough:
+            return found
+        self._ahead.follow(self.next_offset, codes)
+        is_some = bool(found or self._ahead.idle)
+        at_most = min(_MORE if is_some else MAX_RUNS_SCANNED, MAX_RUNS_SCANNED - self._ahead.seen)
+        return found + self._look(queue, codes, enough - found, at_most)
 
-    def _look(self, queue: ConsumeQueue, codes: Codes, enough: int) -> int:
-        ahead, room, at_most = self._ahead, self.room, MAX_RUNS_SCANNED
-        ahead.follow(self.next_offset, codes)
-        is_open = True
+    def _look(self, queue: ConsumeQueue, codes: Codes, enough: int, at_most: int) -> int:
+        ahead, room, is_open = self._ahead, self.room, True
         if len(ahead.idle) < enough:
-            for offset, code in self._from(queue, ahead.stop, codes, at_most - ahead.seen):
+            for offset, code in self._from(queue, ahead.stop, codes, at_most):
                 if code == _SKIPPED:
                     ahead.skips = True
                 elif code not in self._busy and code not in self._passed_of:
@@ -176,7 +182,7 @@ class FifoDeliveries(HeldLeases):
                 ahead.seen += 1
                 if len(ahead.idle) >= enough:
                     break
-        is_far = is_open and ahead.seen >= at_most
+        is_far = is_open and ahead.seen >= MAX_RUNS_SCANNED
         return len(ahead.idle) or int(ahead.skips or is_far)
 
     @staticmethod
@@ -187,7 +193,10 @@ class FifoDeliveries(HeldLeases):
         if queue.groups is None:
             raise AssertionError("FIFO deliveries of a queue without message groups")
         if codes is None and not queue.has_gaps:
-            return enumerate(queue.groups.some(start, min(queue.end, start + at_most)), start)
+            some, stop = queue.groups.some, min(queue.end, start + at_most)
+            return chain.from_iterable(
+                enumerate(some(at, min(at + _SLICE, stop)), at) for at in range(start, stop, _SLICE)
+            )
         return islice(_matching(queue, queue.groups, start, codes), max(at_most, 0))
 
     # -- RECEIVE -----------------------------------------------------------------------------------
@@ -212,7 +221,9 @@ class FifoDeliveries(HeldLeases):
         """
         taken: list[int] = []
         mine: set[int] = set()
-        grant = _Grant(receive_id, lease_until_ms, client_id)
+        grant = Lease(
+            receive_id=receive_id, visible_at_ms=lease_until_ms, attempt=1, client_id=client_id
+        )
         while len(taken) < limit and len(mine) < MAX_GROUPS_AT_ONCE:
             code = self._ends.pop_due(now_ms)
             if code is None:
@@ -230,7 +241,7 @@ class FifoDeliveries(HeldLeases):
                 continue
             some = offsets[: limit - len(taken)]
             self._put_back(offsets[len(some) :])
-            self._lease(code, some, grant)
+            self._lease_again(code, some, grant)
             mine.add(code)
             taken += some
         while self._has_room(taken, limit) and len(mine) < MAX_GROUPS_AT_ONCE:
@@ -240,7 +251,6 @@ class FifoDeliveries(HeldLeases):
             room = min(limit - len(taken), MAX_LEASES - len(self.leases))
             some = self._pop_waiting(code, room, queue, codes)
             if some:
-                self._busy[code] = []
                 self._lease(code, some, grant)
                 mine.add(code)
                 taken += some
@@ -279,10 +289,11 @@ class FifoDeliveries(HeldLeases):
     def _pop_waiting(self, code: int, room: int, queue: ConsumeQueue, codes: Codes) -> list[int]:
         """Remove and return the oldest waiting messages of a group that a filter names."""
         passed, some = self._passed_of[code], list[int]()
+        is_plain = codes is None and not queue.has_gaps
         while passed and len(some) < room:
             offset = passed.popleft()
             del self.waiting[offset]
-            if (codes is None and not queue.has_gaps) or _is_for(offset, queue, codes):
+            if is_plain or _is_for(offset, queue, codes):
                 some.append(offset)
         if not passed:
             del self._passed_of[code]
@@ -291,13 +302,13 @@ class FifoDeliveries(HeldLeases):
         return some
 
     def _take_new(
-        self, queue: ConsumeQueue, codes: Codes, limit: int, mine: set[int], grant: _Grant
+        self, queue: ConsumeQueue, codes: Codes, limit: int, mine: set[int], grant: Lease
     ) -> list[int]:
         """Deliver new messages, of groups in *mine* and of others up to the limit of groups."""
         room, taken = min(limit, MAX_LEASES - len(self.leases)), list[int]()
         if room <= 0:
             return taken
-        busy, waiting = self._busy, self._passed_of
+        busy, waiting, new = self._busy, self._passed_of, dict[int, list[int]]()
         for offset, code in self._from(queue, self.next_offset, codes, MAX_RUNS_SCANNED):
             if code != _SKIPPED:
                 if code in waiting or (code in busy and code not in mine):
@@ -312,34 +323,34 @@ class FifoDeliveries(HeldLeases):
                         if len(mine) == MAX_GROUPS_AT_ONCE:
                             break
                         mine.add(code)
-                        busy[code] = []
-                    self._lease(code, (offset,), grant)
+                    new.setdefault(code, []).append(offset)
                     taken.append(offset)
             self.next_offset = offset + 1
+        for code, offsets in new.items():
+            self._lease(code, offsets, grant)
         return taken
 
-    def _lease(self, code: int, offsets: Sequence[int], grant: _Grant) -> None:
-        """Lease messages of a group to a RECEIVE: the oldest that are not done, or the next."""
-        held, leases = self._busy[code], self.leases
+    def _lease(self, code: int, offsets: Sequence[int], grant: Lease) -> None:
+        """Lease messages of a group, which were not, to a RECEIVE."""
+        self._busy.setdefault(code, []).extend(offsets)
         for offset in offsets:
-            earlier = leases.get(offset)
-            attempt = 1
-            if earlier is None:
-                held.append(offset)
-                self._code_of[offset] = code
-            else:
-                counts = offset == held[0] and not earlier.is_suspended
-                attempt = earlier.attempt + counts
-                self._let_go(offset, earlier)
-            leases[offset] = Lease(
-                receive_id=grant.receive_id,
-                visible_at_ms=grant.until_ms,
-                attempt=attempt,
-                client_id=grant.client_id,
-            )
-            if grant.client_id:
+            self.leases[offset], self._code_of[offset] = grant, code
+        self._let_have(code, offsets, grant)
+
+    def _lease_again(self, code: int, offsets: Sequence[int], grant: Lease) -> None:
+        """Lease messages of a group, of which one is its oldest, to another RECEIVE."""
+        for offset in offsets:
+            earlier = self.leases[offset]
+            counts = offset == self._busy[code][0] and not earlier.is_suspended
+            self._let_go(offset, earlier)
+            self.leases[offset] = grant._replace(attempt=earlier.attempt + counts)
+        self._let_have(code, offsets, grant)
+
+    def _let_have(self, code: int, offsets: Sequence[int], grant: Lease) -> None:
+        if grant.client_id:
+            for offset in offsets:
                 self._hold(offset, grant.client_id)
-        self._ends.set(code, grant.until_ms)
+        self._ends.set(code, grant.visible_at_ms)
 
     # -- what becomes of a lease -------------------------------------------------------------------
 
@@ -358,12 +369,15 @@ class FifoDeliveries(HeldLeases):
 
     def _end(self, offset: int) -> None:
         """Remove the lease of a message that is done; its group is not busy if it was the last."""
-        self._let_go(offset, self.leases.pop(offset))
+        lease = self.leases.pop(offset)
+        if lease.client_id:
+            self._let_go(offset, lease)
         code = self._code_of.pop(offset)
         held = self._busy[code]
         held.remove(offset)
         if held:
-            self._note_end(code)
+            if self.leases[held[-1]].visible_at_ms < lease.visible_at_ms:  # it may be the last end
+                self._note_end(code)
             return
         del self._busy[code]
         self._ends.remove(code)
@@ -455,14 +469,6 @@ class FifoDeliveries(HeldLeases):
     def canonical(self) -> list[object]:
         """Return everything as plain values, in one order on every node."""
         return [self.next_offset, self._canonical_leases(), sorted(self.waiting)]
-
-
-class _Grant(NamedTuple):
-    """What a RECEIVE's leases have in common."""
-
-    receive_id: int
-    until_ms: int
-    client_id: str
 
 
 def _is_for(offset: int, queue: ConsumeQueue, codes: Codes) -> bool:

@@ -63,6 +63,9 @@ class GroupCodes:
     def some(self, first: int, end: int) -> array[int]:
         """Return the codes of offsets ``[first, end)``, which must be there."""
         found, at, stop = array("I"), first - self._base, end - self._base
+        if at < stop and at >> _BITS == (stop - 1) >> _BITS:  # as nearly always
+            start = at & _PIECE - 1
+            return self._pieces[at >> _BITS][start : start + stop - at]
         while at < stop:
             piece = at >> _BITS
             last = min(stop, (piece + 1) << _BITS)

@@ -70,10 +70,11 @@ class TopicFilters:
         expression: The one that is served, or waits for filters by tags to go; None: there is none.
     """
 
-    __slots__ = ("_named", "_uses", "expression", "room")
+    __slots__ = ("_named", "_uses", "ages", "expression", "room")
 
-    def __init__(self, room: FilterRoom) -> None:
-        self.room = room
+    def __init__(self, room: FilterRoom, *, ages: bool = False) -> None:
+        """*ages*: Whether it is of a FIFO topic, where the only filter ages, too."""
+        self.room, self.ages = room, ages
         self.expression: FilterUse | None = None
         self._uses: dict[Codes, FilterUse] = {}
         self._named: Counter[int] = Counter()
@@ -89,7 +90,7 @@ class TopicFilters:
 
     def copy(self) -> TopicFilters:
         """Return a copy that may be changed; this object may then only be `encoded`."""
-        other = TopicFilters(self.room)
+        other = TopicFilters(self.room, ages=self.ages)
         other._uses, other._named = self._uses.copy(), self._named
         other.expression = self.expression
         return other
@@ -107,14 +108,11 @@ class TopicFilters:
         """Whether there is this filter and no other."""
         return len(self._uses) == 1 and codes in self._uses and self.expression is None
 
-    def is_said(self, codes: Codes, now_ms: int, *, ages: bool = False) -> bool:
-        """Whether a poll with this filter at *now_ms* has nothing to commit before it waits.
-
-        *ages*: Whether the only one ages, too, since the topic is FIFO.
-        """
+    def is_said(self, codes: Codes, now_ms: int) -> bool:
+        """Whether a poll with this filter at *now_ms* has nothing to commit before it waits."""
         found = self._uses.get(codes)
         return found is not None and (
-            (len(self._uses) == 1 and self.expression is None and not ages)
+            (len(self._uses) == 1 and self.expression is None and not self.ages)
             or now_ms - found.used_ms < USE_IS_SAID_MS
         )
 
@@ -181,6 +179,7 @@ class TopicFilters:
             InvalidArgument, LimitReached: As of `use`.
             FilterInUse: Another one is.
         """
+        self.ages = True
         found = self._uses.get(codes)
         if found is not None:
             self._uses[codes] = FilterUse(found.text, now_ms)

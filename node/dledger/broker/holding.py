@@ -7,6 +7,8 @@ message is delivered once. Owned by `state`, which routes commands here.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from dledger.broker.commands import CancelHeld, PauseHeld, ResumeHeld
 from dledger.broker.deduplication import DeduplicationWindow
 from dledger.broker.held_bucket import Place
@@ -65,28 +67,13 @@ class Holding:
         batch.tags()
         log_ms, mark = self._time.log_ms, batch.replay
         replayed = 0 if mark is None else mark.count_known(self._lanes.last(mark.key), batch.count)
-        scope, ids = (batch.client_id, batch.topic), batch.message_ids()
-        digests = batch.body_digests(command.due_ms if command.kind is Kind.TIMER else ())
-        rows = Rows(ids, digests, [self._dedupe.find(*scope, each) for each in ids], replayed)
+        rows = self._rows(command, replayed)
         self._held.pass_to(log_ms)
         hours = [self._held.hour_of(command.due_ms[row], log_ms) for row in rows.new]
         self._held.check_room(hours)
         if batch.has_ids:
-            self._dedupe.heard(*scope, log_ms)
-        size_bytes = (command.end - command.inner) // batch.count
-        for row, hour in zip(rows.new, hours, strict=True):
-            ref = self._held.add(
-                hour,
-                command.due_ms[row],
-                Place(index, command.inner, command.end, row),
-                generation=topic.generation,
-                kind=command.kind,
-                size_bytes=size_bytes,
-            )
-            rows.stored(row, HELD_QUEUE, ref.number)
-            if ids[row]:
-                one, its = (ids[row],), digests[row : row + 1]
-                self._dedupe.remember(*scope, one, its, queue_id=HELD_QUEUE, first=ref.number)
+            self._dedupe.heard(batch.client_id, batch.topic, log_ms)
+        self._hold(command, index, topic.generation, rows, hours)
         # As in `TopicStore.replay`.
         done = rows.conflicts[0] if rows.conflicts else batch.count
         if mark is not None and done:
@@ -104,6 +91,45 @@ class Holding:
             repeats=rows.repeats,
             conflicts=rows.conflicts,
         )
+
+    def _rows(self, command: ProduceHeld, replayed: int) -> Rows:
+        """Sort the messages of a command into new ones, repeats, and conflicts."""
+        batch = command.batch
+        scope, ids, known = (batch.client_id, batch.topic), batch.message_ids(), None
+        if batch.has_ids and not self._dedupe.is_new(*scope, batch.ids()):
+            known = [self._dedupe.find(*scope, each) for each in ids]
+        due_ms = command.due_ms if command.kind is Kind.TIMER else ()
+        return Rows(ids, batch.body_digests(due_ms), known or [None] * batch.count, replayed)
+
+    def _hold(
+        self, command: ProduceHeld, index: int, generation: int, rows: Rows, hours: Sequence[int]
+    ) -> None:
+        """Hold the new rows, and remember the ids of those that follow each other together."""
+        batch, digests = command.batch, rows.digests
+        size_bytes = (command.end - command.inner) // batch.count
+        for some, hour in _stretches(rows, hours):
+            refs = [
+                self._held.add(
+                    hour,
+                    command.due_ms[row],
+                    Place(index, command.inner, command.end, row),
+                    generation=generation,
+                    kind=command.kind,
+                    size_bytes=size_bytes,
+                )
+                for row in some
+            ]
+            for row, ref in zip(some, refs, strict=True):
+                rows.stored(row, HELD_QUEUE, ref.number)
+            if rows.ids[some[0]]:
+                self._dedupe.remember(
+                    batch.client_id,
+                    batch.topic,
+                    tuple(rows.ids[some.start : some.stop]),
+                    digests[some.start : some.stop],
+                    queue_id=HELD_QUEUE,
+                    first=refs[0].number,
+                )
 
     def release(self, command: ReleaseHeld, index: int) -> HeldReleased | HeldMoved:
         """Deliver, or move, those messages of a command in entry *index* that are still held.
@@ -144,3 +170,17 @@ class Holding:
         """Let what waits go on, or cancel it."""
         self._held.pass_to(self._time.log_ms)
         return HeldResumed(self._held.resume(cancels=command.cancels))
+
+
+def _stretches(rows: Rows, hours: Sequence[int]) -> Iterator[tuple[range, int]]:
+    """Yield consecutive new rows of one hour that all have an id, or none: their slots follow."""
+    new, ids, start = rows.new, rows.ids, 0
+    for at in range(1, len(new) + 1):
+        if (
+            at == len(new)
+            or new[at] != new[at - 1] + 1
+            or hours[at] != hours[start]
+            or bool(ids[new[at]]) != bool(ids[new[start]])
+        ):
+            yield range(new[start], new[at - 1] + 1), hours[start]
+            start = at

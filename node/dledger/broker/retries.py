@@ -30,6 +30,7 @@ class Rows:
             stored before, whatever their ids say: those only tell where, if anything does.
 
     Attributes:
+        ids, digests: As they were given.
         new: The rows to be stored, ascending; the caller reports each position with `stored`.
         repeats: The rows whose messages were stored before: id and digest agree, or the sequence
             says so.
@@ -44,6 +45,7 @@ class Rows:
         known: Sequence[Known | None],
         replayed: int = 0,
     ) -> None:
+        self.ids, self.digests = ids, digests
         self.new: list[int] = []
         self.repeats: list[int] = []
         self.conflicts: list[int] = []

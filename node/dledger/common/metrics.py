@@ -143,7 +143,7 @@ class Sample:
         "Lanes of spools whose last sequence is known, by which a late replay is recognised"
     )
     held_messages: int = _gauge("Messages that are held until they are due")
-    held_messages_bytes: int = _gauge("Bytes of the bodies of held messages")
+    held_messages_bytes: int = _gauge("Bytes that held messages take in the log, about")
     held_waiting_messages: int = _gauge(
         "Held messages that wait for a word, since the group was restored: dledger held resume"
     )
@@ -412,8 +412,8 @@ class _State(Collector):
         )
         yield self._family(
             "fifo_waiting_ratio",
-            "On the leader: messages that wait for their message groups, as a share of the room for "
-            "them, in the fullest FIFO queue of a consumer group",
+            "On the leader: messages that wait for their message groups, as a share of the room "
+            "for them, in the fullest FIFO queue of a consumer group",
             sample.fifo_waiting if sample else {},
             label="consumer_group",
         )

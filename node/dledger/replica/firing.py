@@ -35,7 +35,7 @@ from dledger.errors import (
     Overloaded,
     StorageError,
 )
-from dledger.replica.held_copies import MAX_ROWS, copies_of
+from dledger.replica.held_copies import copies_of
 from dledger.types import Entry
 
 logger = logging.getLogger(__name__)
@@ -50,6 +50,8 @@ _IDLE_S: Final = 0.25
 """The same while nothing is held."""
 _REST_S: Final = 1.0
 """After what cannot be done now."""
+_STEP_ROWS: Final = 512
+"""Messages that are read and encoded in one turn of the loop."""
 _READ_BYTES: Final = 4 << 20
 """Of payloads that are read for one step; a single one may be larger."""
 
@@ -240,7 +242,7 @@ def _steps(parts: Iterator[Sequence[HeldMessage]]) -> Iterator[Sequence[HeldMess
             yield ()
         for each in part:
             more = 0 if each.payload in payloads else each.payload.end - each.payload.start
-            if step and (len(step) >= MAX_ROWS or size_bytes + more > _READ_BYTES):
+            if step and (len(step) >= _STEP_ROWS or size_bytes + more > _READ_BYTES):
                 yield step
                 step, payloads, size_bytes = [], set(), 0
                 more = each.payload.end - each.payload.start

@@ -66,17 +66,19 @@ class TopicResolver:
                 f"{its} (retention.hours), in one log; set that lower, and more for other topics"
             )
 
-    async def topic(self, name: str) -> Topic:
+    async def topic(self, name: str, *, may_be_made: bool = True) -> Topic:
         """Return a topic, creating it if need be.
 
+        What is for a topic of another type than NORMAL may not make one: it would stay NORMAL.
+
         Raises:
-            UnknownTopic: It does not exist, and topics are not created on demand.
+            UnknownTopic: It does not exist, and is not created on demand.
             RateLimited: It does not exist, and too many were created on demand just now.
             LimitReached: It does not exist, and the group has the maximum number already.
         """
         topics = self._engine.state.topics
         found = topics.get(name)
-        if found is None and self.auto_creates:
+        if found is None and self.auto_creates and may_be_made:
             check_may_be_made(name)
             command = CreateTopic(name=name, type=NORMAL.name, queues=self._config.default_queues)
             await self._make("topic", name, command.encode(), lambda: topics.get(name) is not None)

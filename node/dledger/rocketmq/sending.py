@@ -27,7 +27,6 @@ from dledger.errors import (
     MessageIdConflict,
     OffsetOutOfRange,
     Unavailable,
-    UnknownTopic,
 )
 from dledger.requests.engine import Engine
 from dledger.requests.topic_resolver import TopicResolver
@@ -84,14 +83,11 @@ class Sender:
         """Return the topic of a request, whose messages it takes.
 
         Raises:
-            UnknownTopic: It does not exist, and may not be made on its first use: then it would be
-                NORMAL, for ever.
+            UnknownTopic: It does not exist, and is not made on its first use.
             TopicTypeMismatch: It is of another type than the messages.
         """
-        name = sending.origin.topic
-        if sending.kind != NORMAL.name and self._engine.state.topics.get(name) is None:
-            raise UnknownTopic(name)
-        topic = await self._resolver.topic(name)
+        is_normal = sending.kind == NORMAL.name
+        topic = await self._resolver.topic(sending.origin.topic, may_be_made=is_normal)
         sending.check_topic(topic)
         return topic
 

@@ -61,7 +61,14 @@ from dledger.server.door_batches import DoorBatches
 from dledger.server.engine import NodeEngine
 from dledger.server.epochs import Epochs
 from dledger.server.loop_profile import LoopProfile
-from dledger.server.node_report import Facts, dead_letters_in, fifo_waiting_in, load_of, node_sample, node_status
+from dledger.server.node_report import (
+    Facts,
+    dead_letters_in,
+    fifo_waiting_in,
+    load_of,
+    node_sample,
+    node_status,
+)
 from dledger.server.peer_front import PeerFront
 from dledger.server.ports import client_certificate, listeners
 from dledger.server.replica import MemberDependencies, Replica

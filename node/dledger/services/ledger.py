@@ -83,7 +83,8 @@ class LedgerHandlers(NativeHandlers):
         command, request_client = command_of(request), request.client_id
         is_typed = any(each.HasField("typed") for each in request.records)
         del request  # free this second copy of the bodies while the command waits
-        command = for_topic(command, await self._context.resolver.topic(topic), is_typed=is_typed)
+        found = await self._context.resolver.topic(topic, may_be_made=not is_typed)
+        command = for_topic(command, found, is_typed=is_typed)
         if (topics := self._engine.state.topics).full:
             topics.check_takes(topic)
         line = f"client {request_client}"  # admission is fair per connection already

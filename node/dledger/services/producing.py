@@ -244,10 +244,11 @@ class Producing:
         Its topic is made if that is allowed.
         """
         try:
-            topic = await self._resolver.topic(batch.topic)
+            is_typed = batch.typed is not None
+            topic = await self._resolver.topic(batch.topic, may_be_made=not is_typed)
             if (topics := self._engine.state.topics).full:
                 topics.check_takes(batch.topic)
-            return for_topic(command, topic, is_typed=batch.typed is not None), None
+            return for_topic(command, topic, is_typed=is_typed), None
         except (Refused, RateLimited, DiskFull) as error:
             return command, error
 
