@@ -58,6 +58,7 @@ _COMMANDS: list[commands.Command] = [
     commands.CancelHeld(refs=(Ref(1, 2),)),
     commands.PauseHeld(pause_id="r"),
     commands.ResumeHeld(cancels=True),
+    commands.CheckHeld(refs=(Ref(1, 2),), next_ms=3),
     commands.ReceiveAt(
         group="g",
         topic="t",

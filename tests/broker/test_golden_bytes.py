@@ -142,6 +142,7 @@ _COMMANDS: Final = {
     "CANCEL_HELD": commands.CancelHeld(refs=(Ref(1, 2), Ref(3, 4))).encode(),
     "PAUSE_HELD": commands.PauseHeld(pause_id="r").encode(),
     "RESUME_HELD": commands.ResumeHeld(cancels=True).encode(),
+    "CHECK_HELD": commands.CheckHeld(refs=(Ref(1, 2), Ref(3, 4)), next_ms=5).encode(),
     "ERASE": Erase(generation=1, queue_id=0, first_entry=3, offsets=(0, 2)).encode(),
 }  # fmt: skip
 
@@ -230,7 +231,11 @@ def test_a_state_has_these_bytes(request: pytest.FixtureRequest) -> None:
     data = log.state.encode()
     log.append(_HELD)
     log.append(commands.CancelHeld(refs=(Ref(0, 1),)).encode())
+    log.append(_COMMANDS["PRODUCE_HELD of halves"])
     log.append(_COMMANDS["PAUSE_HELD"])
+    refs = tuple(ref for ref, _ in log.state.held.open_halves.items())
+    log.append(commands.CheckHeld(refs=refs, next_ms=9).encode())
+    assert refs
     held = log.state.encode()
 
     states = {"empty": BrokerState().encode(), "state": data, "state with messages held": held}

@@ -146,7 +146,8 @@ async def test_telemetry_that_is_cancelled_runs_no_longer(world: World) -> None:
     """The node forgets which connection is its client's own."""
     telemetry = world.group.nodes[world.at].parts.messaging.telemetry
     async with world.client.telemetry():
-        ((peer,),) = telemetry._peers.values()
+        ((stream,),) = telemetry._of_client.values()
+        peer = stream.peer
         assert telemetry.runs_on("client-1", peer)
 
     await eventually(lambda: not telemetry.runs_on("client-1", peer))

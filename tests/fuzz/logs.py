@@ -335,6 +335,7 @@ class Entries(Target):
         commands.CancelHeld(refs=(Ref(0, 1), Ref(0, 9))).encode(),
         commands.PauseHeld(pause_id="r").encode(),
         commands.ResumeHeld(cancels=True).encode(),
+        commands.CheckHeld(refs=(Ref(0, 1), Ref(0, 9)), next_ms=5).encode(),
     )  # fmt: skip
     _PRODUCE_HELD: ClassVar[bytes] = encode_produce_held(
         Kind.TIMER,

@@ -15,6 +15,7 @@ from dledger.broker.produce import NO_QUEUE, encode_produce
 from dledger.common.limits import MAX_CLIENT_FRAME_BYTES
 from dledger.rocketmq.recall_handles import RecallHandles
 from dledger.rocketmq.receipts import Receipts
+from dledger.rocketmq.transaction_ids import TransactionIds
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.requests import SMALL_BYTES, TELEMETRY_BYTES
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME, definition, service
@@ -36,10 +37,9 @@ FORWARDED = metadata(
 )
 TIMED = "reminders"
 """A topic of messages that are delivered later."""
-LATER = (
-    "EndTransaction",
-    "SyncLiteSubscription",
-)
+HALVES = "payments"
+"""A topic of messages of transactions."""
+LATER = ("SyncLiteSubscription",)
 """Methods of RocketMQ's service that nobody serves yet."""
 LARGE = {"SendMessage", "Append", "Produce"}
 PACKED = {
@@ -158,6 +158,13 @@ def recall(topic: str = TIMED, handle: str | None = None) -> Any:
     handles = RecallHandles(SECRET, topic=TIMED, generation=2)
     named = handles.encode(Ref(hour=1, slot=0), "id-1") if handle is None else handle
     return service.RecallMessageRequest(topic=resource(topic), recall_handle=named)
+
+
+def end(transaction_id: str, resolution: Any = 1, topic: str = HALVES) -> Any:
+    """Return an EndTransactionRequest."""
+    return service.EndTransactionRequest(
+        topic=resource(topic), transaction_id=transaction_id, resolution=resolution
+    )
 
 
 def send(*messages: Any) -> Any:
@@ -296,6 +303,7 @@ def wrong() -> Iterator[Asked]:
     yield from _names()
     yield from _messages()
     yield from _timed()
+    yield from _transactions()
     yield from _consumers()
     yield from _offsets()
     yield from _ledger()
@@ -469,6 +477,36 @@ def _timed() -> Iterator[Asked]:
         yield bad("RecallMessage", f"handle: {what}", recall(handle=handle))
     yield bad("RecallMessage", "a topic of NORMAL", recall(TOPIC))
     yield bad("RecallMessage", "no such topic", recall("nowhere"))
+
+
+def _transactions() -> Iterator[Asked]:
+    half: dict[str, Any] = {"message_type": definition.MessageType.TRANSACTION}
+    late = {"orphaned_transaction_recovery_duration": {"seconds": 3_601}}
+    for what, fields in {
+        "a topic of TRANSACTION, a NORMAL message": {},
+        "a topic of TRANSACTION, a message group": half | {"message_group": "g"},
+        "a topic of TRANSACTION, a time": half | {"delivery_timestamp": {"seconds": 1}},
+        "a topic of TRANSACTION, a check after an hour": half | late,
+        "a topic of TRANSACTION, empty": half | {"body": b""},
+    }.items():
+        yield bad("SendMessage", what, send(sent(topic=HALVES, **fields)))
+    yield bad("SendMessage", "a topic of NORMAL, a half", send(sent(**half)))
+    yield bad("Ledger/Append", "a topic of TRANSACTION", append(topic=HALVES))
+    for what, transaction_id in {
+        "none": "",
+        "blank": " ",
+        "malformed": "nonsense",
+        "no text of base64": "ä",
+        "forged": "A" * 40,
+        "too long": "A" * 5_000,
+    }.items():
+        yield bad("EndTransaction", f"transaction id: {what}", end(transaction_id))
+    known = TransactionIds(SECRET, topic=HALVES, generation=3).encode(Ref(hour=1, slot=0))
+    for resolution in (1, 2):
+        yield bad("EndTransaction", f"{resolution}, unknown half", end(known, resolution))
+    yield bad("EndTransaction", "another topic's", end(known, topic=TIMED))
+    yield bad("EndTransaction", "no such topic", end(known, topic="nowhere"))
+    yield bad("EndTransaction", "no topic", end(known, topic=""))
 
 
 def _consumers() -> Iterator[Asked]:
@@ -685,7 +723,7 @@ def in_order() -> Iterator[Asked]:
             for row, each in enumerate(groups)
         ]
         yield bad("Ledger/Append", what, append(*records, topic=ORDERED))
-        typed = [Typed(typed=pb.Typed(message_group=each)) if each else None for each in groups]
+        typed = [Typed(message_group=each) if each else None for each in groups]
         command = batch((b"x",) * len(groups), typed=typed, topic=ORDERED)
         yield bad("Ledger/Produce", what, produce(command))
     to_normal = append(pb.Record(body=b"x", typed=pb.Typed(message_group="a"), message_id="1"))

@@ -122,6 +122,7 @@ async def nodes(server: str, **config: Any) -> AsyncIterator[Asking]:
         for command in (
             CreateTopic(name=TOPIC, type="NORMAL", queues=2),
             CreateTopic(name=asked.TIMED, type="DELAY", queues=2),
+            CreateTopic(name=asked.HALVES, type="TRANSACTION", queues=2),
             CreateGroup(name=GROUP),
             SetSecret(secret=SECRET),
         ):

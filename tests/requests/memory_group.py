@@ -23,7 +23,7 @@ from dledger.client import Client
 from dledger.common.metrics import NodeMetrics
 from dledger.door.server import DoorServer
 from dledger.door.tls import TlsCertificate
-from dledger.errors import DledgerError, LeadershipLost, NotLeader
+from dledger.errors import DledgerError, LeadershipLost, NotLeader, Unavailable
 from dledger.link.follower import RelayLinks
 from dledger.link.leader import RelayPort
 from dledger.peers.replication_port import ReplicationPort
@@ -38,6 +38,7 @@ from dledger.services.dead_letter_admin import DeadLetterAdminServicer
 from dledger.services.group_admin import GroupAdminServicer
 from dledger.services.held_admin import HeldAdminServicer
 from dledger.services.topic_admin import TopicAdminServicer
+from dledger.services.transaction_admin import TransactionAdminServicer
 from dledger.types import Entry, EntryKind, Member, NodeId
 from dledger_sim.no_links import NoLinks
 from tests.requests.linked_door import LinkedDoor
@@ -234,6 +235,15 @@ class MemoryGroup:
         for node in self.nodes:
             node.engine.leader_changed()
 
+    async def ask(self, node_id: NodeId, path: str, request: bytes, timeout_s: float) -> bytes:
+        """Call a method of a node's peer port."""
+        port = self.nodes[int(node_id.removeprefix("id-"))].peer_port
+        async with grpc.aio.insecure_channel(f"{HOST}:{port}") as channel:
+            try:
+                return bytes(await channel.unary_unary(path)(request, timeout=timeout_s))
+            except grpc.aio.AioRpcError as error:
+                raise Unavailable(str(error)) from error
+
     def commit(self, command: Command) -> Awaitable[object]:
         """Have a command committed with the others of this turn of the event loop."""
         result: asyncio.Future[object] = asyncio.get_running_loop().create_future()
@@ -279,13 +289,14 @@ async def memory_group(
         engine = MemoryEngine(group, number)
         links = None if kind == GRPC else RelayLinks(lambda _, port: (HOST, port), None)
         metrics = NodeMetrics(engine.group, engine.node_id)
-        parts = wire(engine, config or RequestConfig(), links or NoLinks(), metrics)
+        parts = wire(engine, config or RequestConfig(), links or NoLinks(), metrics, ask=group.ask)
         node = Node(engine, parts, ClientTasks(parts), links)
         node.port = await _serve_clients(node, kind)
         made = [
             TopicAdminServicer(engine, parts.context.resolver, metrics).handler(),
             GroupAdminServicer(engine, parts.messaging.clients.is_alive).handler(),
             DeadLetterAdminServicer(engine).handler(),
+            TransactionAdminServicer(engine).handler(),
             HeldAdminServicer(engine).handler(),
         ]
         if links is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import time
@@ -12,11 +13,13 @@ from typing import Any
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from dledger.client import Client
+from dledger.client import AdminClient, Client
 from dledger.rpc.rocketmq_stubs import definition, service
 from e2e.harness.dev_group import DevGroup
 from e2e.harness.ports import free_port_range
 from tests.requests.rocketmq_client import RocketClient, code, message
+from tests.system.test_restored_group import records, restore
+from tests.waiting import eventually_async
 
 pytestmark = pytest.mark.slow
 

@@ -53,6 +53,7 @@ class CommandType(IntEnum):
     CANCEL_HELD = 26
     PAUSE_HELD = 27
     RESUME_HELD = 28
+    CHECK_HELD = 29
 
 
 class MalformedCommandError(ValueError):

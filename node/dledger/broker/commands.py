@@ -478,6 +478,22 @@ class ResumeHeld:
         return _framed(CommandType.RESUME_HELD, {"cancels": self.cancels})
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckHeld:
+    """Note that producers are asked now what became of these halves, before they are.
+
+    *next_ms*: When they are to be asked next, by the group's date, Unix milliseconds.
+    """
+
+    refs: tuple[Ref, ...]
+    next_ms: int
+
+    def encode(self) -> bytes:
+        """Return the framed command."""
+        row = {"refs": [list(ref) for ref in self.refs], "next": self.next_ms}
+        return _framed(CommandType.CHECK_HELD, row)
+
+
 Command: TypeAlias = (
     CreateTopic
     | CreateGroup
@@ -501,6 +517,7 @@ Command: TypeAlias = (
     | CancelHeld
     | PauseHeld
     | ResumeHeld
+    | CheckHeld
 )
 
 
@@ -705,6 +722,13 @@ def _resume_held(row: _Json) -> ResumeHeld:
     return ResumeHeld(cancels=_truth(row["cancels"]))
 
 
+def _check_held(row: _Json) -> CheckHeld:
+    next_ms = _number(row["next"])
+    if next_ms < 0:
+        raise MalformedCommandError(f"a check at {next_ms}, before 1970")
+    return CheckHeld(refs=tuple([_ref(each) for each in _list(row["refs"])]), next_ms=next_ms)
+
+
 Decoders: TypeAlias = Mapping[int, Callable[[_Json], object]]
 DECODERS: Final[Decoders] = {
     CommandType.CREATE_TOPIC: _create_topic,
@@ -729,6 +753,7 @@ DECODERS: Final[Decoders] = {
     CommandType.CANCEL_HELD: _cancel_held,
     CommandType.PAUSE_HELD: _pause_held,
     CommandType.RESUME_HELD: _resume_held,
+    CommandType.CHECK_HELD: _check_held,
 }
 
 

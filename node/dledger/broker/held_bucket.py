@@ -89,6 +89,7 @@ class Bucket:
     Attributes:
         hour: Hours since 1970.
         edition: Which edition of the state this is of; see `editions`.
+        ended_hour: The hour in which the last message went that was held.
         first_due_ms: When the first of all that were ever held was due, Unix milliseconds.
         count: How many slots were given out.
         live: How many of them are held now.
@@ -107,6 +108,7 @@ class Bucket:
         "_pieces",
         "count",
         "edition",
+        "ended_hour",
         "first_due_ms",
         "hour",
         "live",
@@ -118,7 +120,7 @@ class Bucket:
     def __init__(self, hour: int, edition: int = 0) -> None:
         self.hour, self.edition = hour, edition
         self.count = self.live = self.live_halves = self.size_bytes = self.paused = 0
-        self.first_due_ms = MAX_NUMBER
+        self.first_due_ms, self.ended_hour = MAX_NUMBER, 0
         self._gone, self._committed, self._halves = bytearray(), bytearray(), bytearray()
         self._pieces: list[Piece] = []
         self._open: list[array[int]] = [array(code) for code in CODES]
@@ -129,7 +131,7 @@ class Bucket:
         other = Bucket(self.hour, edition)
         other.count, other.live, other.live_halves = self.count, self.live, self.live_halves
         other.size_bytes, other.paused = self.size_bytes, self.paused
-        other.first_due_ms = self.first_due_ms
+        other.first_due_ms, other.ended_hour = self.first_due_ms, self.ended_hour
         other._gone, other._committed = self._gone[:], self._committed[:]
         other._halves, other._pieces = self._halves[:], self._pieces[:]
         other._open = [column[:] for column in self._open]
@@ -307,8 +309,9 @@ class Bucket:
 
     def encode(self) -> Iterator[bytes]:
         """Yield the bytes for a snapshot."""
-        numbers = self.hour, self.first_due_ms, self.count, self.size_bytes, self.paused
-        yield b"".join(map(number, (*numbers, len(self._pieces), len(self._halves))))
+        numbers = self.hour, self.ended_hour, self.first_due_ms, self.count, self.size_bytes
+        pieces, halves = len(self._pieces), len(self._halves)
+        yield b"".join(map(number, (*numbers, self.paused, pieces, halves)))
         yield bytes(self._gone)
         yield bytes(self._committed)
         yield bytes(self._halves)
@@ -322,7 +325,7 @@ class Bucket:
     def read(cls, source: Reader) -> Bucket:
         """Read a bucket from a snapshot; pieces stay sealed. Raises MalformedStateError."""
         found = cls(source.number())
-        found.first_due_ms = source.number()
+        found.ended_hour, found.first_due_ms = source.number(), source.number()
         found.count, found.size_bytes = source.number(1), source.number()
         found.paused, pieces = source.number(high=found.count), source.number()
         halves, bits = source.number(), found.count + 7 >> 3
@@ -355,8 +358,8 @@ class Bucket:
         ]
         firsts = [self.first_entry_of(piece) for piece in range(self.pieces)]
         bits = [each.hex() for each in (self._gone, self._committed, self._halves)]
-        numbers = self.hour, self.first_due_ms, self.count, self.size_bytes, self.paused
-        return [*numbers, *bits, firsts, rows]
+        numbers = self.hour, self.ended_hour, self.first_due_ms, self.count, self.size_bytes
+        return [*numbers, self.paused, *bits, firsts, rows]
 
 
 def _plain(payload: Payload) -> tuple[int, int, int]:

@@ -6,8 +6,9 @@ due, but none that the log's time has long passed: of such an hour the slots may
 its names must not be given twice. So a clock that was once wrong fires nothing early, and loses
 nothing.
 
-An hour's bucket is freed an hour after it is over and nothing of it is held. Until then whoever is
-late is told what became of a message: recalls, ends of transactions, and what is sent again.
+An hour's bucket is freed an hour after it is over, and after the last message of it was held no
+longer. Until then whoever is late is told what became of a message: recalls, ends of transactions,
+also repeated ones, and what is sent again.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Final
 from dledger.broker.editions import Edition
 from dledger.broker.held_bucket import NO_ENTRY, Bucket, Place
 from dledger.broker.held_refs import HOUR_BITS, HOUR_MS, SLOT_BITS, Fate, HeldMessage, Kind, Ref
+from dledger.broker.open_halves import OpenHalves
 from dledger.broker.queue_positions import Payload
 from dledger.broker.snapshot_codec import Encoded, Reader, number, text
 from dledger.errors import LimitReached
@@ -39,6 +41,7 @@ class HeldMessages:
         pause_id: What the newest pause was called; empty: there was none.
         is_paused: Whether what was held at the newest pause waits for a word.
         pauses: How often a pause began or ended since this node began: not replicated.
+        open_halves: What is known of the halves that are held.
         full: Why the leader holds no more messages; empty: it does. Not replicated.
     """
 
@@ -49,6 +52,7 @@ class HeldMessages:
         self.pause_id, self.is_paused = "", False
         self._freed_hour = 0
         self.pauses, self.full = 0, ""
+        self.open_halves = OpenHalves(edition)
 
     @property
     def is_used(self) -> bool:
@@ -146,10 +150,11 @@ class HeldMessages:
         if before is Fate.HELD:
             bucket = self._own(ref.hour)
             self.count -= 1
-            self.halves -= bucket.kind(ref.slot) is Kind.HALF
+            if bucket.kind(ref.slot) is Kind.HALF:
+                self.halves -= 1
+                self.open_halves.remove(ref)
             self.size_bytes -= bucket.remove(ref.slot, fate)
-            if not bucket.live and ref.hour < self._freed_hour:
-                del self._buckets[ref.hour]
+            bucket.ended_hour = self._freed_hour + _NOT_FREED_HOURS
         return before
 
     def move(self, refs: Sequence[Ref], payload: Payload) -> int:
@@ -172,7 +177,8 @@ class HeldMessages:
         if hour <= self._freed_hour:
             return
         self._freed_hour = hour
-        for each in [b.hour for b in self._buckets.values() if b.hour < hour and not b.live]:
+        over = [b for b in self._buckets.values() if max(b.hour, b.ended_hour) < hour]
+        for each in [bucket.hour for bucket in over if not bucket.live]:
             del self._buckets[each]
 
     def pause(self, pause_id: str) -> int:
@@ -198,9 +204,9 @@ class HeldMessages:
                 self.count -= messages
                 self.halves -= halves
                 self.size_bytes -= size_bytes
+                self.open_halves.remove_below(hour, bucket.paused)
+                bucket.ended_hour = self._freed_hour + _NOT_FREED_HOURS
             bucket.paused = 0
-            if not bucket.live and hour < self._freed_hour:
-                del self._buckets[hour]
         return waited
 
     # -- what keeps the log ------------------------------------------------------------------------
@@ -241,7 +247,7 @@ class HeldMessages:
         """Return a function that encodes the present state; it may be called from any thread."""
         head = text(self.pause_id), number(self.is_paused), number(self._freed_hour)
         buckets = [self._buckets[hour] for hour in sorted(self._buckets)]
-        return partial(_encode, head, buckets)
+        return partial(_encode, head, buckets, self.open_halves.freeze())
 
     def read(self, source: Reader) -> None:
         """Read everything from a snapshot into this empty object. Raises MalformedStateError."""
@@ -259,14 +265,26 @@ class HeldMessages:
             self.size_bytes += bucket.size_bytes
         if self.count > MAX_HELD:
             raise source.malformed(f"{self.count} messages are held, {MAX_HELD} at most")
+        self.open_halves.read(source)
+        known = sum(
+            self.holds(ref) and self.kind(ref) is Kind.HALF for ref, _ in self.open_halves.items()
+        )
+        if not known == len(self.open_halves) == self.halves:
+            raise source.malformed(
+                f"{self.halves} halves are held, and {len(self.open_halves)} are open"
+            )
 
     def canonical(self) -> list[object]:
         """Return everything as plain values, in one order on every node."""
         buckets = [self._buckets[hour].canonical() for hour in sorted(self._buckets)]
-        return [self.pause_id, self.is_paused, self._freed_hour, buckets]
+        halves = self.open_halves.canonical()
+        return [self.pause_id, self.is_paused, self._freed_hour, buckets, halves]
 
 
-def _encode(head: Sequence[bytes], buckets: Sequence[Bucket]) -> Iterator[bytes]:
+def _encode(
+    head: Sequence[bytes], buckets: Sequence[Bucket], open_halves: Encoded
+) -> Iterator[bytes]:
     yield b"".join((*head, number(len(buckets))))
     for bucket in buckets:
         yield from bucket.encode()
+    yield from open_halves()

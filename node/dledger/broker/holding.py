@@ -1,4 +1,4 @@
-"""Applies the commands on held messages: PRODUCE_HELD, RELEASE_HELD, CANCEL_HELD, pauses.
+"""Applies the commands on held messages: PRODUCE_HELD, RELEASE_HELD, CANCEL_HELD, and others.
 
 Nothing is decided here that a leader could not decide twice: which messages are named is in the
 command, and one that is held no longer is passed over. So when two leaders propose the same, each
@@ -9,18 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from dledger.broker.commands import CancelHeld, PauseHeld, ResumeHeld
+from dledger.broker.commands import CancelHeld, CheckHeld, PauseHeld, ResumeHeld
 from dledger.broker.deduplication import DeduplicationWindow
 from dledger.broker.held_bucket import Place
 from dledger.broker.held_commands import ProduceHeld, ReleaseHeld, What
 from dledger.broker.held_messages import HeldMessages
 from dledger.broker.held_refs import HELD_QUEUE, Fate, Kind
 from dledger.broker.lived_time import LivedTime
+from dledger.broker.open_halves import OpenHalf
 from dledger.broker.produce import NO_QUEUE
 from dledger.broker.queue_positions import Payload
 from dledger.broker.replayed_lanes import ReplayedLanes
 from dledger.broker.results import (
     HeldCancelled,
+    HeldChecked,
     HeldMoved,
     HeldPaused,
     HeldReleased,
@@ -55,7 +57,7 @@ class Holding:
         Raises:
             UnknownTopic: There is no such topic.
             InvalidArgument: It is compacted, or has no such queue.
-            LimitReached: Too many messages are held.
+            LimitReached: Too many messages are held, or too many halves have no end.
             MalformedCommandError: A column that is needed here is malformed.
         """
         batch = command.batch
@@ -71,6 +73,8 @@ class Holding:
         self._held.pass_to(log_ms)
         hours = [self._held.hour_of(command.due_ms[row], log_ms) for row in rows.new]
         self._held.check_room(hours)
+        if command.kind is Kind.HALF:
+            self._held.open_halves.check_room(topic.generation, len(hours))
         if batch.has_ids:
             self._dedupe.heard(batch.client_id, batch.topic, log_ms)
         self._hold(command, index, topic.generation, rows, hours)
@@ -121,6 +125,9 @@ class Holding:
             ]
             for row, ref in zip(some, refs, strict=True):
                 rows.stored(row, HELD_QUEUE, ref.number)
+                if command.kind is Kind.HALF:
+                    half = OpenHalf(generation, self._time.log_ms, 0, command.due_ms[row])
+                    self._held.open_halves.add(ref, half)
             if rows.ids[some[0]]:
                 self._dedupe.remember(
                     batch.client_id,
@@ -170,6 +177,11 @@ class Holding:
         """Let what waits go on, or cancel it."""
         self._held.pass_to(self._time.log_ms)
         return HeldResumed(self._held.resume(cancels=command.cancels))
+
+    def check(self, command: CheckHeld) -> HeldChecked:
+        """Count a check of halves, those that have no end."""
+        halves = self._held.open_halves
+        return HeldChecked(tuple(halves.check(ref, command.next_ms) for ref in command.refs))
 
 
 def _stretches(rows: Rows, hours: Sequence[int]) -> Iterator[tuple[range, int]]:

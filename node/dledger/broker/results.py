@@ -316,3 +316,10 @@ class HeldResumed:
     """How many messages had waited until now."""
 
     waited: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeldChecked:
+    """How often producers were asked about each half by now, in order; 0: it has an end."""
+
+    checks: tuple[int, ...]

@@ -178,6 +178,7 @@ class BrokerState:
             commands.CancelHeld: self._holding.cancel,
             commands.PauseHeld: self._holding.pause,
             commands.ResumeHeld: self._holding.resume,
+            commands.CheckHeld: self._holding.check,
             Erase: self._erase,
         }
 

@@ -117,11 +117,12 @@ NORMAL: Final = Normal()
 FIFO: Final = Fifo()
 DELAY: Final = Delay()
 PRIORITY: Final = Priority()
+TRANSACTION: Final = Transaction()
 TYPES: Final[Mapping[str, TopicType]] = {
-    each.name: each for each in (NORMAL, FIFO, DELAY, Transaction(), PRIORITY)
+    each.name: each for each in (NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY)
 }
 """The types that a topic may have, in the log and on every node."""
-SERVED: Final = frozenset({NORMAL.name, FIFO.name, DELAY.name, PRIORITY.name})
+SERVED: Final = frozenset(TYPES)
 """Those that this version serves: a topic of another type is in no log, as none is asked for."""
 LITE: Final = "LITE"
 """RocketMQ's type for millions of topics in one, which this broker will not have."""

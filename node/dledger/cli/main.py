@@ -25,6 +25,7 @@ from dledger.cli import (
     node_command,
     spool_command,
     topic_command,
+    transaction_command,
 )
 from dledger.cli.admin_options import Action, add_admin_arguments, connect
 from dledger.common.failover import failover_line
@@ -45,6 +46,7 @@ examples:
   dledger topic list --endpoint 127.0.0.1:18281 --json
   dledger group list --endpoint 127.0.0.1:18281
   dledger message erase --topic prices --key user-17 --endpoint 127.0.0.1:18281
+  dledger transaction list --endpoint 127.0.0.1:18281
   dledger status --endpoint 127.0.0.1:18281
   dledger member list --endpoint 127.0.0.1:18281
   dledger log verify ./data/node-0
@@ -90,6 +92,7 @@ def _parser() -> argparse.ArgumentParser:
         commands, "group", "list, show, make, set, reset and delete consumer groups", group_command
     )
     _family(commands, "message", "show messages, and erase those of a key", message_command)
+    _family(commands, "transaction", "list and end what producers left open", transaction_command)
     _family(commands, "held", "show messages that wait for their time", held_command)
     _family(commands, "member", "list, add and remove members", member_command)
     _command(

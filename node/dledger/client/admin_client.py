@@ -42,6 +42,7 @@ from dledger.types import (
 
 ADMIN_ANSWER_BYTES: Final = 256 << 10
 """The limit of a response about a node. A larger one is refused unread: no real node sends it."""
+_LISTED_AT_ONCE: Final = 1_000
 _RETRY_S: Final = 0.2
 _NO_PEER_PORT: Final = (
     "is not a node's peer port; use that, 20911 (`dledger dev` prints it as adminEndpoints)"
@@ -283,6 +284,48 @@ class DeadLettersView:
 
     letters: tuple[DeadLetterView, ...]
     more: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenTransaction:
+    """A transaction that its producer did not end.
+
+    Attributes:
+        name: HOUR-SLOT, by which it is ended.
+        topic: Where its message goes; empty: the topic was deleted.
+        message_id: Its message's.
+        client_id: Its producer's.
+        size_bytes: Of the body.
+        since_ms: When it began, Unix milliseconds.
+        checks: How often producers were asked.
+        next_ms: When they are next.
+        waits: Nobody is asked: it waits for a word since the group was restored.
+    """
+
+    name: str
+    topic: str
+    message_id: str
+    client_id: str
+    size_bytes: int
+    since_ms: int
+    checks: int
+    next_ms: int
+    waits: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedTransaction:
+    """What was done with a transaction.
+
+    Attributes:
+        name: As it was named.
+        was: ``open``: it was ended now; ``committed``, ``rolled-back`` or ``unknown`` before.
+        stays_because: Why it was not ended, if it was not.
+    """
+
+    name: str
+    was: str
+    stays_because: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -740,6 +783,47 @@ class AdminClient(Channel):
         request = pb.DeadLettersRequest(group=group, limit=limit)
         response = await self._at_leader(method, request)
         return DeadLettersView(letters=tuple(map(_letter, response.letters)), more=response.more)
+
+    async def transactions(
+        self, topic: str = "", *, limit: int | None = 100
+    ) -> tuple[tuple[OpenTransaction, ...], bool]:
+        """Return transactions that nobody ended, and whether there are more than *limit*.
+
+        Args:
+            topic: Only those of this one; empty: all.
+            limit: How many at most; None: all of them.
+
+        Raises:
+            UnknownTopic: There is no such topic.
+            Unavailable: The leader did not answer within the timeout.
+        """
+        found: list[OpenTransaction] = []
+        while True:
+            left = _LISTED_AT_ONCE if limit is None else min(limit - len(found), _LISTED_AT_ONCE)
+            request = pb.ListTransactionsRequest(
+                topic=topic, limit=left, after=found[-1].name if found else ""
+            )
+            response = await self._at_leader("ListTransactions", request)
+            found += [same_fields(OpenTransaction, each) for each in response.transactions]
+            if not response.more or (limit is not None and len(found) >= limit):
+                return tuple(found), bool(response.more)
+
+    async def end_transactions(
+        self, names: Sequence[str], commits: bool
+    ) -> tuple[EndedTransaction, ...]:
+        """End up to 1,000 transactions in the place of their producers; may be repeated.
+
+        Args:
+            names: What they are called.
+            commits: Whether their messages are delivered; else nobody ever gets them.
+
+        Raises:
+            InvalidArgument: One of these is no name.
+            Unavailable: The leader did not answer within the timeout: some may be ended.
+        """
+        request = pb.EndTransactionsRequest(names=names, commits=commits)
+        response = await self._at_leader("EndTransactions", request)
+        return tuple(same_fields(EndedTransaction, each) for each in response.transactions)
 
     async def _at_leader(self, method: str, request: Any) -> Any:
         """Send a request to the leader, found through any member; retry until the timeout."""

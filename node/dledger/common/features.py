@@ -227,6 +227,7 @@ FEATURES: Final = Features(
         26: CommandForm(name="CANCEL_HELD", level=1, fields=since(1, "refs")),
         27: CommandForm(name="PAUSE_HELD", level=1, fields=since(1, "id")),
         28: CommandForm(name="RESUME_HELD", level=1, fields=since(1, "cancels")),
+        29: CommandForm(name="CHECK_HELD", level=1, fields=since(1, "refs next")),
     },
     entry_kinds={0: 1, 1: 1, 2: 1},
     membership=since(1, "group voters outgoing learners epoch"),

@@ -7,7 +7,7 @@ without waiting for the event loop.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
@@ -150,6 +150,12 @@ class Sample:
     held_overdue_seconds: float | None = _gauge(
         "On the leader: for how long the first held message that did not go yet has been due"
     )
+    transactions_open: int = _gauge(
+        "Transactions that have no end yet: their messages are held, and nobody gets them"
+    )
+    transactions_oldest_seconds: float = _gauge(
+        "For how long the oldest of them has been open; 0: there is none"
+    )
     filter_kept_bytes: int = _gauge(
         "Size of what consumers' filters passed over and is kept for others of their groups"
     )
@@ -165,6 +171,32 @@ class Sample:
     client_certificate_refused: bool | None = _gauge(
         "1 while the mounted certificate for clients cannot be used or has ended; else 0"
     )
+
+
+class TransactionMetrics:
+    """What this node, while it leads, did about transactions."""
+
+    def __init__(self, counter: Callable[[str, str], Counter]) -> None:
+        self.committed = counter(
+            "dledger_transactions_committed",
+            "Times that a producer committed a transaction, the first time or again",
+        )
+        self.rolled_back = counter(
+            "dledger_transactions_rolled_back",
+            "Times that a producer rolled a transaction back, the first time or again",
+        )
+        self.undecided = counter(
+            "dledger_transactions_undecided",
+            "Times that a producer said that it does not know yet how a transaction ends",
+        )
+        self.checks = counter(
+            "dledger_transaction_checks",
+            "Times that this leader asked how a transaction ends, as its producer did not say",
+        )
+        self.checks_unheard = counter(
+            "dledger_transaction_checks_unheard",
+            "Those of them that no producer heard: none of the topic is connected",
+        )
 
 
 class NodeMetrics:
@@ -280,6 +312,7 @@ class NodeMetrics:
             "How late the first message of each command went that let go what was due",
             _LATE_SECONDS,
         )
+        self.transactions = TransactionMetrics(counter)
         self.filter_waits = counter(
             "dledger_filter_waits",
             "Receives of a consumer whose filter waits for a slower one of its group",

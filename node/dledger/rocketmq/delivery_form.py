@@ -135,6 +135,24 @@ class PullForm:
         return response
 
 
+def half_form(topic: Topic, message: Message, born_host: str) -> definition.Message:
+    """Return the half of a transaction as its producer is shown it, who is asked about it."""
+    namespace, mark, name = topic.name.partition("%")
+    known = namespace and mark  # else it is of none
+    form = definition.Message(body=message.body)
+    form.topic.resource_namespace = namespace if known else ""
+    form.topic.name = name if known else topic.name
+    system = form.system_properties
+    system.message_type = definition.MessageType.Value(topic.type)
+    system.message_id, system.born_host = message.message_id, born_host
+    system.body_encoding = definition.Encoding.ValueType(message.encoding)
+    system.body_digest.type = definition.DigestType.MD5
+    system.body_digest.checksum = md5_of(message.body)
+    _set_time(system.born_timestamp, message.born_at_ms)
+    _set_optional(form, message)
+    return form
+
+
 def _set_time(timestamp: Timestamp, milliseconds: int) -> None:
     """Set a producer's clock; one of an old log that is out of ``Timestamp``'s range is clamped."""
     milliseconds = min(max(milliseconds, 0), MAX_TIMESTAMP_MS)

@@ -22,6 +22,10 @@ PLAIN: Final = definition.MessageType.NORMAL
 _DUE: Final = "delivery_timestamp"
 _LONG_PAST_MS: Final = 1
 """Instead of 0, which says that a message has no time."""
+FIRST_CHECK_MS: Final = 6_000
+"""How long after a half its producer is asked about it, unless it says."""
+_LATEST_CHECK_MS: Final = 3_600_000
+_CHECK: Final = "orphaned_transaction_recovery_duration"
 _OF_SOME_TYPES: Final = ("message_group", _DUE, "lite_topic", "priority")
 """Fields of a message that only some types of topics know."""
 _KINDS: Final = {value: name for name, value in definition.MessageType.items()} | {
@@ -99,3 +103,18 @@ _READERS: Final[Mapping[str, Callable[[definition.SystemProperties], Typed]]] = 
     DELAY.name: _timed,
     PRIORITY.name: _prioritised,
 }
+
+
+def check_after_ms(message: definition.Message) -> int:
+    """Return how long after it a half's producer is asked about it. Raises Rejected."""
+    system = message.system_properties
+    if not system.HasField(_CHECK):
+        return FIRST_CHECK_MS
+    asked = system.orphaned_transaction_recovery_duration
+    asked_ms = asked.seconds * 1000 + asked.nanos // 1_000_000
+    if asked_ms > _LATEST_CHECK_MS:
+        raise Rejected(
+            Code.BAD_REQUEST,
+            f"{_CHECK} is {asked_ms} ms, and {_LATEST_CHECK_MS} ms at most is possible",
+        )
+    return asked_ms if asked_ms > 0 else FIRST_CHECK_MS

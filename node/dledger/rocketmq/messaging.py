@@ -31,6 +31,7 @@ from dledger.requests.context import RequestContext
 from dledger.rocketmq.acking import Acker
 from dledger.rocketmq.client_registry import ClientRegistry
 from dledger.rocketmq.dead_letters import DeadLetters
+from dledger.rocketmq.half_checks import HalfChecks
 from dledger.rocketmq.offsets import Offsets
 from dledger.rocketmq.polls import HeldPolls
 from dledger.rocketmq.pulling import Puller
@@ -40,6 +41,7 @@ from dledger.rocketmq.refused import refused_response
 from dledger.rocketmq.routes import Router
 from dledger.rocketmq.sending import Sender
 from dledger.rocketmq.telemetry import Telemetry
+from dledger.rocketmq.transactions import TransactionEnds
 from dledger.rocketmq.waiting_room import Poll, WaitingRoom
 from dledger.rpc.requests import parsed
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME, definition, service
@@ -59,10 +61,7 @@ _Q = TypeVar("_Q")
 _A = TypeVar("_A", bound=_Answer)
 _RECEIVE: Final = "ReceiveMessage"
 _PULL: Final = "PullMessage"
-_LATER: Final = (
-    "EndTransaction",
-    "SyncLiteSubscription",
-)
+_LATER: Final = ("SyncLiteSubscription",)
 _RETRY_S: Final = 0.1
 _RETRY_MAX_S: Final = 1.6
 """Between looks for a leader; a change of it is told at once."""
@@ -86,6 +85,8 @@ class MessagingParts:
     puller: Puller
     dead_letters: DeadLetters
     recaller: Recaller
+    ends: TransactionEnds
+    checks: HalfChecks
     telemetry: Telemetry
     polls: HeldPolls
     room: WaitingRoom
@@ -136,6 +137,7 @@ class MessagingHandlers:
                     "ForwardMessageToDeadLetterQueue", serve=self.parts.dead_letters.forward
                 ),
                 messaging_method("RecallMessage", serve=self.parts.recaller.recall),
+                messaging_method("EndTransaction", serve=self.parts.ends.end),
                 messaging_method("NotifyClientTermination", serve=clients.terminate),
                 messaging_method("Telemetry", stream=self.parts.telemetry.serve),
                 self._receiving,

@@ -16,7 +16,7 @@ from dledger.broker.held_refs import Kind
 from dledger.broker.message import Columns, Encoding, Message
 from dledger.broker.produce import NO_QUEUE, encode_produce
 from dledger.broker.queue_choice import queues_of_messages
-from dledger.broker.topics import DELAY, NORMAL, TYPES, Topic
+from dledger.broker.topics import DELAY, NORMAL, TRANSACTION, TYPES, Topic
 from dledger.checks.messages import (
     check_body,
     check_digest,
@@ -33,7 +33,14 @@ from dledger.checks.replays import replay_mark
 from dledger.checks.resources import checked_client_id, topic_name
 from dledger.common.limits import MAX_ID_LENGTH, MAX_MESSAGES
 from dledger.common.replay_mark import ReplayMark
-from dledger.rocketmq.message_types import PLAIN, check_kind, kind_of_all, typed_of
+from dledger.rocketmq.message_types import (
+    FIRST_CHECK_MS,
+    PLAIN,
+    check_after_ms,
+    check_kind,
+    kind_of_all,
+    typed_of,
+)
 from dledger.rpc.rocketmq_stubs import definition, service
 from dledger.rpc.status import Code, Rejected, ok
 
@@ -49,7 +56,8 @@ _ENCODINGS: Final = {0: Encoding.IDENTITY} | {int(encoding): encoding for encodi
 class Origin(NamedTuple):
     """What messages of one PRODUCE command have in common; of a replay, the mark of its call.
 
-    *queue_id* is `NO_QUEUE` unless the topic chooses it by something that the messages have.
+    *queue_id* is `NO_QUEUE` unless the topic chooses it by something that the messages have;
+    *check_after_ms* is of halves.
     """
 
     client_id: str
@@ -57,6 +65,7 @@ class Origin(NamedTuple):
     born_host: str
     replay: ReplayMark | None = None
     queue_id: int = NO_QUEUE
+    check_after_ms: int = FIRST_CHECK_MS
 
 
 class Sending(NamedTuple):
@@ -81,6 +90,11 @@ class Sending(NamedTuple):
     def is_timed(self) -> bool:
         """Whether each of its messages has a time at which it is to be delivered."""
         return self.kind == DELAY.name
+
+    @property
+    def is_half(self) -> bool:
+        """Whether they are halves of transactions."""
+        return self.kind == TRANSACTION.name
 
     def check_topic(self, topic: Topic) -> None:
         """Raise TopicTypeMismatch if the topic does not take messages of this kind."""
@@ -120,7 +134,10 @@ def checked(
         unchecked = check_small(unchecked)
     host = request.messages[0].system_properties.born_host[:MAX_ID_LENGTH]
     mark = None if replay is None else replay_mark(replay, sender, topic, len(messages))
-    return Sending(Origin(sender, topic, host, mark), messages, size_bytes, line, unchecked, kind)
+    origin = Origin(sender, topic, host, mark)
+    if kind == TRANSACTION.name:
+        origin = origin._replace(check_after_ms=max(map(check_after_ms, request.messages)))
+    return Sending(origin, messages, size_bytes, line, unchecked, kind)
 
 
 def by_queue(sending: Sending, topic: Topic) -> list[Sending]:
@@ -178,6 +195,12 @@ def encoded_held(origin: Origin, messages: Sequence[Message]) -> bytes:
     """Return the framed PRODUCE_HELD command for checked messages, each of which has a time."""
     due_ms = [message.typed.deliver_at_ms if message.typed else 0 for message in messages]
     return encode_produce_held(Kind.TIMER, due_ms, encoded(origin, messages))
+
+
+def encoded_halves(date_ms: int, origin: Origin, messages: Sequence[Message]) -> bytes:
+    """Return the framed PRODUCE_HELD command for halves that are sent at a date."""
+    due_ms = [date_ms + origin.check_after_ms] * len(messages)
+    return encode_produce_held(Kind.HALF, due_ms, encoded(origin, messages))
 
 
 def topic_of(messages: Sequence[definition.Message]) -> str:

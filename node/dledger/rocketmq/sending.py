@@ -33,6 +33,7 @@ from dledger.requests.topic_resolver import TopicResolver
 from dledger.requests.unpacking import Unpacking
 from dledger.rocketmq.command_batcher import CommandBatcher, Place
 from dledger.rocketmq.delivery_times import is_to_wait
+from dledger.rocketmq.producers import Producers
 from dledger.rocketmq.recall_handles import RecallHandles
 from dledger.rocketmq.send_requests import (
     Origin,
@@ -40,9 +41,11 @@ from dledger.rocketmq.send_requests import (
     by_queue,
     checked,
     encoded,
+    encoded_halves,
     encoded_held,
     response_of,
 )
+from dledger.rocketmq.transaction_ids import TransactionIds
 from dledger.rpc.rocketmq_stubs import service
 
 
@@ -50,9 +53,16 @@ class Sender:
     """Serves SendMessage on the leader."""
 
     def __init__(
-        self, engine: Engine, resolver: TopicResolver, conflicts: Counter, *, unpacking: Unpacking
+        self,
+        engine: Engine,
+        resolver: TopicResolver,
+        conflicts: Counter,
+        *,
+        unpacking: Unpacking,
+        producers: Producers,
     ) -> None:
         """*conflicts* counts messages whose id was already used for another message."""
+        self._producers = producers
         self._engine, self._resolver, self._conflicts = engine, resolver, conflicts
         self._unpacking = unpacking
         self._batches: CommandBatcher[Origin, Message] = CommandBatcher(
@@ -60,6 +70,13 @@ class Sender:
         )
         self._held: CommandBatcher[Origin, Message] = CommandBatcher(
             engine, CommandType.PRODUCE_HELD, encoded_held
+        )
+        self._halves: CommandBatcher[Origin, Message] = CommandBatcher(
+            engine,
+            CommandType.PRODUCE_HELD,
+            lambda origin, messages: encoded_halves(
+                engine.date_ms() or engine.now_ms(), origin, messages
+            ),
         )
 
     async def send(
@@ -73,6 +90,8 @@ class Sender:
             topics.check_takes(sending.origin.topic)
         if sending.is_timed:
             return await self._send_timed(sending, topic)
+        if sending.is_half:
+            return await self._send_halves(sending, topic)
         if chooses_queues(topic):
             offsets = await self._offsets_of(by_queue(sending, topic))
         else:
@@ -103,6 +122,21 @@ class Sender:
         for entry, (queue_id, offset) in zip(response.entries, places, strict=True):
             if queue_id == HELD_QUEUE:
                 entry.recall_handle = handles.encode(Ref.unpack(offset), entry.message_id)
+        return response
+
+    async def _send_halves(self, sending: Sending, topic: Topic) -> service.SendMessageResponse:
+        """Hold messages until their transactions end; a retry is told the same ids."""
+        secret = await self._resolver.secret()  # before: no half is to be held without an id
+        if self._engine.state.held.full:
+            raise DiskFull(self._engine.state.held.full)
+        self._producers.note(topic.name, sending.origin.client_id)
+        places = await self._places(sending, await self._submitted(sending))
+        response = response_of(sending.messages, [-1] * len(places))
+        ids = TransactionIds(secret, topic=topic.name, generation=topic.generation)
+        for entry, (queue_id, packed) in zip(response.entries, places, strict=True):
+            if queue_id != HELD_QUEUE:
+                raise MessageIdConflict.of_message(entry.message_id)
+            entry.transaction_id = ids.encode(Ref.unpack(packed))
         return response
 
     async def _offsets(self, sending: Sending, place: Place) -> list[int]:
@@ -192,7 +226,8 @@ class Sender:
         )
 
     def _submitted(self, sending: Sending, *, is_held: bool = False) -> asyncio.Future[Place]:
-        return (self._held if is_held else self._batches).submit(
+        batches = self._held if is_held else self._batches
+        return (self._halves if sending.is_half else batches).submit(
             sending.origin,
             sending.messages,
             sending.size_bytes,
@@ -217,7 +252,7 @@ class Sender:
         self._conflicts.inc()
         scope = scope_of(origin.client_id, message)
         origin = origin._replace(client_id=scope, replay=None)
-        again = Sending(origin, [message], len(message.body), sending.line)
+        again = Sending(origin, [message], len(message.body), sending.line, (), sending.kind)
         is_later = sending.is_timed and is_to_wait([message], self._engine.date_ms())
         stored, row = _placed(await self._submitted(again, is_held=is_later))
         if row in stored.conflicts:

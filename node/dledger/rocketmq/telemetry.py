@@ -1,6 +1,8 @@
 """Telemetry: answers each Settings at once with the merged Settings; streams stay open.
 
-No other call depends on this stream, since the SDKs reopen it only minutes after a break.
+No other call depends on this stream, since the SDKs reopen it only minutes after a break. What the
+group itself asks of clients goes the same way (`Telemetry.ask`): one task answers a stream, another
+may ask on it, and what they write stands in one line.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -17,6 +19,7 @@ from google.protobuf.message import DecodeError
 from dledger.broker.redelivery import DEFAULT, Retries
 from dledger.calls.admission import AdmissionControl
 from dledger.calls.caller import Caller
+from dledger.checks.resources import topic_name
 from dledger.common.limits import (
     DEFAULT_POLL_MS,
     MAX_BODY_BYTES,
@@ -32,6 +35,8 @@ from dledger.requests.outflow import Outflow
 from dledger.rpc.rocketmq_stubs import definition, service
 from dledger.rpc.status import Code, code_of, ok
 
+logger = logging.getLogger(__name__)
+
 MAX_STREAMS: Final = 64
 """The most streams on one connection: the clients of a process, one stream each, may share it."""
 _SEND_ATTEMPTS: Final = 3
@@ -39,6 +44,10 @@ _SEND_BACKOFF_MS: Final = (10, 1000)
 _NEVER_LAST: Final = (1 << 31) - 1
 """What a client is told whose messages come without end."""
 _REQUEST_TIMEOUT_S: Final = 3
+_ASK_S: Final = 5.0
+"""How long a question may take to be written; a client that does not read is asked nothing."""
+_TOPICS_KEPT: Final = 64
+"""Of those that one client publishes to, as its Settings say."""
 CURRENT_S: Final = 2.0
 """How long Settings wait for a state that is not behind; SDKs wait for three seconds."""
 
@@ -76,11 +85,13 @@ class _Stream:
         entry: What it has of all streams.
         before_bytes: The size of the last command; None: none has come.
         task: In which it is served; None: it waits.
+        topics: To which its client publishes, as far as it has said so.
         is_ended: Whether it was ended from here, and not because its call is over.
         is_evicted: Whether that was to make room.
     """
 
     __slots__ = (
+        "_line",
         "_telemetry",
         "before_bytes",
         "caller",
@@ -91,6 +102,7 @@ class _Stream:
         "peer",
         "stream",
         "task",
+        "topics",
     )
     reads: Final = True
     entry: Entry[_Stream]
@@ -103,6 +115,15 @@ class _Stream:
         self.before_bytes: int | None = None
         self.task: asyncio.Task[object] | None = None
         self.is_ended = self.is_evicted = False
+        self.topics: Sequence[str] = ()
+        self._line: asyncio.Lock | None = None
+
+    async def write(self, message: bytes) -> None:
+        """Send a message behind those that are being sent. Raises as `Stream.send` does."""
+        if self._line is None:
+            self._line = asyncio.Lock()
+        async with self._line:
+            await self.stream.send(message)
 
     def end(self) -> None:
         """End it from here."""
@@ -141,7 +162,8 @@ class Telemetry:
         self._open: Share[_Stream] = Share(MAX_TELEMETRY_STREAMS, _evict)
         self._streams = set[_Stream]()
         self._is_closed = False
-        self._peers: dict[str, list[str]] = {}
+        self._of_client: dict[str, list[_Stream]] = {}
+        self._of_topic: dict[str, dict[_Stream, None]] = {}
         self._of: Counter[str] = Counter()
 
     def __len__(self) -> int:
@@ -152,8 +174,8 @@ class Telemetry:
 
         A second stream with the same client id counts only once the first has ended.
         """
-        peers = self._peers.get(client_id)
-        return peers is not None and peers[0] == peer
+        streams = self._of_client.get(client_id)
+        return streams is not None and streams[0].peer == peer
 
     def close(self) -> None:
         """End every stream, so that shutdown does not wait for the clients."""
@@ -177,10 +199,10 @@ class Telemetry:
             return None
         if len(client_id) > MAX_ID_LENGTH:
             client_id = ""
-        if client_id:
-            self._peers.setdefault(client_id, []).append(peer)
         self._of[peer] += 1
         mine = _Stream(self, caller, client_id, stream)
+        if client_id:
+            self._of_client.setdefault(client_id, []).append(mine)
         mine.entry = self._open.enter(address_of(caller.host), mine, line=peer)
         self._streams.add(mine)
         return await self.go_on(mine)
@@ -191,9 +213,10 @@ class Telemetry:
         self._streams.discard(mine)
         peer, client_id = mine.peer, mine.client_id
         if client_id:
-            self._peers[client_id].remove(peer)
-            if not self._peers[client_id]:
-                del self._peers[client_id]
+            self._of_client[client_id].remove(mine)
+            if not self._of_client[client_id]:
+                del self._of_client[client_id]
+        self._publishes(mine, ())
         self._of[peer] -= 1
         if not self._of[peer]:
             del self._of[peer]
@@ -238,12 +261,73 @@ class Telemetry:
                     await self._be_current(mine)
                 answer = answer_to(raw, self._subscribed)
         except DledgerError as error:
-            await stream.send(_refused(code_of(error), str(error)))
+            await mine.write(_refused(code_of(error), str(error)))
             return False
         if answer:
+            self._publishes(mine, published(raw))
             async with self._outflow.room(peer, len(answer)):
-                await stream.send(answer)
+                await mine.write(answer)
         mine.before_bytes = len(raw)
+        return True
+
+    # -- what the group asks -----------------------------------------------------------------------
+
+    def _publishes(self, mine: _Stream, topics: Sequence[str]) -> None:
+        for topic in mine.topics:
+            streams = self._of_topic[topic]
+            del streams[mine]
+            if not streams:
+                del self._of_topic[topic]
+        mine.topics = topics
+        for topic in topics:
+            self._of_topic.setdefault(topic, {})[mine] = None
+
+    async def ask(
+        self,
+        topic: str,
+        client_ids: Sequence[str],
+        command: bytes,
+        *,
+        others: bool,
+        but_not: str = "",
+    ) -> int:
+        """Send a command to one of a topic's producers; return how many have it: 0 or 1.
+
+        Args:
+            topic: The topic.
+            client_ids: Clients that are known to send to it, in the order in which they are tried.
+            command: A TelemetryCommand.
+            others: Whether it may be any other that says that it publishes to the topic.
+            but_not: One that is not among these.
+        """
+        for stream in self._asked(topic, client_ids, others=others):
+            is_other = stream.client_id not in client_ids
+            if is_other and stream.client_id == but_not:
+                continue
+            if await self._write(stream, command):
+                return 1
+        return 0
+
+    def _asked(self, topic: str, client_ids: Sequence[str], *, others: bool) -> Iterator[_Stream]:
+        """Yield whom to ask: of a client its newest stream, of others those asked least lately."""
+        for client_id in client_ids:
+            streams = self._of_client.get(client_id)
+            if streams:
+                yield streams[-1]
+        for stream in list(self._of_topic.get(topic, ())) if others else ():
+            if stream in (known := self._of_topic.get(topic, {})):
+                del known[stream]
+                known[stream] = None
+                yield stream
+
+    async def _write(self, stream: _Stream, command: bytes) -> bool:
+        """Send a command; return whether its client takes it."""
+        try:
+            async with asyncio.timeout(_ASK_S), self._outflow.room(stream.peer, len(command)):
+                await stream.write(command)
+        except Exception as error:  # noqa: BLE001 - of the call, whatever serves it: it is over
+            logger.info("client %s was not asked: %r", stream.client_id, error)
+            return False
         return True
 
     async def _be_current(self, mine: _Stream) -> None:
@@ -284,6 +368,21 @@ def answer_to(raw: bytes, subscribed: SubscribedTo = _of_nobody) -> bytes:
         return b""
     answer = service.TelemetryCommand(status=ok(), settings=merged(command.settings, subscribed))
     return bytes(answer.SerializeToString())
+
+
+def published(raw: bytes) -> Sequence[str]:
+    """Return the topics to which a client publishes that sends these Settings: some of them."""
+    topics = list[str]()
+    try:
+        settings = service.TelemetryCommand.FromString(raw).settings
+    except DecodeError:
+        return ()
+    for each in settings.publishing.topics[:_TOPICS_KEPT]:
+        try:
+            topics.append(topic_name(each))
+        except DledgerError:
+            continue
+    return tuple(dict.fromkeys(topics))
 
 
 def merged(

@@ -31,7 +31,7 @@ _MEMBER: Final = "member"
 _RULES: Final = (
     ("dledger.v1.Peer", "member", "Control"),
     ("dledger.v1.Records", "member", "Read"),
-    ("dledger.Peers", "member", "PassedOn Relay"),
+    ("dledger.Peers", "member", "AskProducers PassedOn Relay"),
     (
         "apache.rocketmq.v2.MessagingService",
         "member",  # what clients asked of it, passed on to the leader
@@ -58,9 +58,10 @@ _RULES: Final = (
         "operator admin",
         (
             "AddLearner Bootstrap ChangeMembers CreateGroup DeleteGroup DeleteTopic DescribeGroup "
-            "DropDeadLetters Erase FindMessages ForceNewGroup GrowTopic ListDeadLetters "
-            "ListErasures ListGroups ListHeld RemoveMember ResendDeadLetters ResumeHeld "
-            "SeekGroup SetGroup SetTopicRetention TransferLeader WatchStatus"
+            "DropDeadLetters EndTransactions Erase FindMessages ForceNewGroup GrowTopic "
+            "ListDeadLetters ListErasures ListGroups ListHeld ListTransactions RemoveMember "
+            "ResendDeadLetters ResumeHeld SeekGroup SetGroup SetTopicRetention TransferLeader "
+            "WatchStatus"
         ),
     ),
 )

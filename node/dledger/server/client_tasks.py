@@ -35,7 +35,8 @@ class ClientTasks:
         self._context.relay.start()
         self._parts.messaging.clients.start()
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._watch()), loop.create_task(self._follow_clients())]
+        works = self._watch(), self._follow_clients(), self._parts.messaging.checks.run()
+        self._tasks = [loop.create_task(work) for work in works]
 
     def drain(self) -> None:
         """End Telemetry streams and long polls now; other calls are still served."""

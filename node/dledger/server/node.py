@@ -81,6 +81,7 @@ from dledger.services.export import CommittedLog
 from dledger.services.group_admin import GroupAdminServicer
 from dledger.services.held_admin import HeldAdminServicer
 from dledger.services.topic_admin import TopicAdminServicer
+from dledger.services.transaction_admin import TransactionAdminServicer
 from dledger.store.commit_log import CommitLog
 from dledger.store.identity import lock_directory
 from dledger.types import Member, NodeId, Role
@@ -194,6 +195,7 @@ class Node:
             metrics=self._metrics,
             peer_tls=self._peer_tls,
             links=RelayLinks(self._peers.replication_address, self._peer_tls),
+            ask=self._peers.ask,
         )
         self._client_tasks = ClientTasks(self._parts)
         self._firing = Firing(self.engine, self._metrics)
@@ -236,6 +238,7 @@ class Node:
             TopicAdminServicer(self.engine, self._parts.context.resolver, self._metrics).handler(),
             GroupAdminServicer(self.engine, self._parts.messaging.clients.is_alive).handler(),
             DeadLetterAdminServicer(self.engine).handler(),
+            TransactionAdminServicer(self.engine).handler(),
             HeldAdminServicer(self.engine).handler(),
             CompactionServicer(self).handler(),
             RecordsServicer(self._open_records).handler(),
@@ -606,6 +609,7 @@ class Node:
                 replayed_lanes=self.engine.state.topics.replayed_lanes,
                 filter_kept_bytes=self.engine.state.groups.kept_bytes,
                 held=self.engine.state.held,
+                log_ms=self.engine.state.now_ms,
                 overdue_ms=self._firing.overdue_ms,
                 dead_letters=dead_letters_in(self.engine.state) if self.engine.is_leader() else {},
                 fifo_waiting=fifo_waiting_in(self.engine.state) if self.engine.is_leader() else {},

@@ -213,6 +213,7 @@ def node_sample(
     replayed_lanes: int = 0,
     filter_kept_bytes: int = 0,
     held: HeldMessages | None = None,
+    log_ms: int = 0,
     overdue_ms: int = 0,
     dead_letters: Mapping[str, int] = {},
     fifo_waiting: Mapping[str, float] = {},
@@ -268,6 +269,8 @@ def node_sample(
         remembered_message_ids_limit=MAX_IDS,
         replayed_lanes=replayed_lanes,
         filter_kept_bytes=filter_kept_bytes,
+        transactions_open=held.halves if held else 0,
+        transactions_oldest_seconds=_open_for_ms(held, log_ms) / 1000,
         held_messages=held.count if held else 0,
         held_messages_bytes=held.size_bytes if held else 0,
         held_waiting_messages=held.waiting if held else 0,
@@ -306,3 +309,9 @@ def quorum_margin(core: Raft) -> int | None:
     }
     voter_sets = core.membership.voter_sets
     return min(len(able & ids) - quorum.majority(len(ids)) for ids in voter_sets)
+
+
+def _open_for_ms(held: HeldMessages | None, log_ms: int) -> int:
+    """Return for how long the oldest transaction has been open, by the log's time."""
+    oldest_ms = held.open_halves.oldest_ms if held is not None else None
+    return 0 if oldest_ms is None else max(0, log_ms - oldest_ms)

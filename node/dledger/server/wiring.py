@@ -36,16 +36,19 @@ from dledger.rocketmq.acking import Acker
 from dledger.rocketmq.client_registry import ClientRegistry, passed_on_handler
 from dledger.rocketmq.dead_letters import DeadLetters
 from dledger.rocketmq.filter_watch import FilterWatch
+from dledger.rocketmq.half_checks import AskPeer, HalfChecks, ask_producers_handler, nobody
 from dledger.rocketmq.long_polls import LongPollQueue
 from dledger.rocketmq.messaging import MessagingHandlers, MessagingParts
 from dledger.rocketmq.offsets import Offsets
 from dledger.rocketmq.polls import HeldPolls
+from dledger.rocketmq.producers import Producers
 from dledger.rocketmq.pulling import Puller
 from dledger.rocketmq.recalling import Recaller
 from dledger.rocketmq.receiving import Receiver
 from dledger.rocketmq.routes import Router
 from dledger.rocketmq.sending import Sender
 from dledger.rocketmq.telemetry import CURRENT_S, Subscribed, Telemetry
+from dledger.rocketmq.transactions import TransactionEnds
 from dledger.rocketmq.waiting_room import WaitingRoom
 from dledger.rpc.peer_tls import PeerChannel, PeerTls
 from dledger.services.ledger import LedgerHandlers
@@ -77,6 +80,7 @@ def wire(
     peer_tls: PeerTls | None = None,
     *,
     dial: Dial = PeerChannel,
+    ask: AskPeer = nobody,
 ) -> ClientParts:
     """Build the parts; nothing of them runs yet.
 
@@ -87,6 +91,7 @@ def wire(
         metrics: Where responses are counted.
         peer_tls: The certificates for calls to peers; None: plain text.
         dial: As of `Relay`.
+        ask: Calls a method of another member, beside what is forwarded.
     """
     context = RequestContext(
         engine=engine,
@@ -108,7 +113,7 @@ def wire(
     turns = LongPollQueue(engine)
     return ClientParts(
         context=context,
-        messaging=_messaging_parts(context, turns),
+        messaging=_messaging_parts(context, turns, ask),
         turns=turns,
         filters=FilterWatch(engine, metrics),
     )
@@ -119,8 +124,15 @@ def rules() -> list[Rule]:
     return []
 
 
-def _messaging_parts(context: RequestContext, turns: LongPollQueue) -> MessagingParts:
-    engine, resolver = context.engine, context.resolver
+def _messaging_parts(context: RequestContext, turns: LongPollQueue, ask: AskPeer) -> MessagingParts:
+    engine, resolver, metrics = context.engine, context.resolver, context.metrics
+    producers = Producers()
+    telemetry = Telemetry(
+        context.admission,
+        context.outflow,
+        partial(_subscribed, engine),
+        lambda caller: catch_up(engine, context.relay, caller, CURRENT_S),
+    )
     clients = ClientRegistry(engine)
     dead_letters = DeadLetters(
         engine, clients.arrivals, broken=context.broken, metrics=context.metrics
@@ -129,7 +141,11 @@ def _messaging_parts(context: RequestContext, turns: LongPollQueue) -> Messaging
         router=Router(engine, resolver, context.config),
         clients=clients,
         sender=Sender(
-            engine, resolver, context.metrics.message_id_conflicts, unpacking=context.unpacking
+            engine,
+            resolver,
+            metrics.message_id_conflicts,
+            unpacking=context.unpacking,
+            producers=producers,
         ),
         acker=Acker(engine, clients.arrivals),
         receiver=Receiver(
@@ -144,12 +160,9 @@ def _messaging_parts(context: RequestContext, turns: LongPollQueue) -> Messaging
         ),
         dead_letters=dead_letters,
         recaller=Recaller(engine),
-        telemetry=Telemetry(
-            context.admission,
-            context.outflow,
-            partial(_subscribed, engine),
-            lambda caller: catch_up(engine, context.relay, caller, CURRENT_S),
-        ),
+        ends=TransactionEnds(engine, producers, metrics),
+        checks=HalfChecks(engine, telemetry, producers, metrics, ask=ask),
+        telemetry=telemetry,
         offsets=Offsets(engine, resolver),
         puller=Puller(
             engine,
@@ -193,7 +206,12 @@ def services_of(
 def forwarded_services_of(parts: ClientParts) -> Sequence[grpc.GenericRpcHandler]:
     """Return what the peer port serves of them, by gRPC's server."""
     forwarded = map(by_grpc, services_of(parts, peer_port=True))
-    return (*forwarded, passed_on_handler(parts.messaging.clients))
+    messaging = parts.messaging
+    return (
+        *forwarded,
+        passed_on_handler(messaging.clients),
+        ask_producers_handler(messaging.telemetry),
+    )
 
 
 def door_pipeline_of(parts: ClientParts) -> Pipeline:

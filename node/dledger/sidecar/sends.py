@@ -19,7 +19,7 @@ from dledger.door.contract import Answer, Cancel, Fail, Headers
 from dledger.errors import DledgerError, Overloaded, StorageError, Unavailable
 from dledger.rocketmq.refused import refused_response
 from dledger.rocketmq.send_requests import checked
-from dledger.rpc.rocketmq_stubs import service
+from dledger.rpc.rocketmq_stubs import definition, service
 from dledger.rpc.status import Code, ok
 from dledger.sidecar.decisions import Verdict, budget_s, try_s, verdict_of_send
 from dledger.sidecar.reach import Reach
@@ -144,7 +144,9 @@ class Sends:
         send = _Send(headers, body, request, answer)
         lane = self._lane((headers.text("x-mq-client-id"), topic))
         lane.sends.append(send)
-        if lane.is_behind:
+        if is_half(request):
+            send.trying = self._run(self._try(lane, send))  # it cannot wait on a disk
+        elif lane.is_behind:
             self._stand_behind(lane, send)
         elif self._reach.away and self.worker is not None and self.worker.spool.waiting:
             send.stage = _Stage.SPOOLED  # the replay asks whether the group is back
@@ -264,7 +266,11 @@ class Sends:
         try:
             if self.worker is None:
                 raise Unavailable(f"the group is away, and there is no spool: {self.why}")
-            checked(send.request, client_id, "")
+            if checked(send.request, client_id, "").is_half:
+                raise Unavailable(
+                    "the group is away, and a message of a transaction waits for nobody: only the "
+                    "group can give it a transaction id"
+                )
         except DledgerError as error:
             self._end(send, _refusal(error))
             return
@@ -369,6 +375,12 @@ class Sends:
         """Wait for what is under way."""
         while self._tasks:
             await asyncio.wait(self._tasks)
+
+
+def is_half(request: service.SendMessageRequest) -> bool:
+    """Whether a request sends a message of a transaction."""
+    half = definition.MessageType.TRANSACTION
+    return any(each.system_properties.message_type == half for each in request.messages)
 
 
 def _refusal(error: DledgerError) -> bytes:

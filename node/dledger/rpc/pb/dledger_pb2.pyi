@@ -1063,6 +1063,90 @@ class DeadLetter(_message.Message):
     was_sent_before: bool
     def __init__(self, offset: _Optional[int] = ..., message_id: _Optional[str] = ..., size_bytes: _Optional[int] = ..., moved_from: _Optional[_Union[MovedFrom, _Mapping]] = ..., held: _Optional[bool] = ..., kept_because: _Optional[str] = ..., sent_to_queue: _Optional[int] = ..., sent_to_offset: _Optional[int] = ..., was_sent_before: _Optional[bool] = ...) -> None: ...
 
+class AskProducersRequest(_message.Message):
+    __slots__ = ("topic", "client_ids", "others", "but_not", "command")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_IDS_FIELD_NUMBER: _ClassVar[int]
+    OTHERS_FIELD_NUMBER: _ClassVar[int]
+    BUT_NOT_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    client_ids: _containers.RepeatedScalarFieldContainer[str]
+    others: bool
+    but_not: str
+    command: bytes
+    def __init__(self, topic: _Optional[str] = ..., client_ids: _Optional[_Iterable[str]] = ..., others: _Optional[bool] = ..., but_not: _Optional[str] = ..., command: _Optional[bytes] = ...) -> None: ...
+
+class AskProducersResponse(_message.Message):
+    __slots__ = ("asked",)
+    ASKED_FIELD_NUMBER: _ClassVar[int]
+    asked: int
+    def __init__(self, asked: _Optional[int] = ...) -> None: ...
+
+class ListTransactionsRequest(_message.Message):
+    __slots__ = ("topic", "limit", "after")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    limit: int
+    after: str
+    def __init__(self, topic: _Optional[str] = ..., limit: _Optional[int] = ..., after: _Optional[str] = ...) -> None: ...
+
+class ListTransactionsResponse(_message.Message):
+    __slots__ = ("transactions", "more")
+    TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    transactions: _containers.RepeatedCompositeFieldContainer[Transaction]
+    more: bool
+    def __init__(self, transactions: _Optional[_Iterable[_Union[Transaction, _Mapping]]] = ..., more: _Optional[bool] = ...) -> None: ...
+
+class Transaction(_message.Message):
+    __slots__ = ("name", "topic", "message_id", "client_id", "size_bytes", "since_ms", "checks", "next_ms", "waits")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    CHECKS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_MS_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    topic: str
+    message_id: str
+    client_id: str
+    size_bytes: int
+    since_ms: int
+    checks: int
+    next_ms: int
+    waits: bool
+    def __init__(self, name: _Optional[str] = ..., topic: _Optional[str] = ..., message_id: _Optional[str] = ..., client_id: _Optional[str] = ..., size_bytes: _Optional[int] = ..., since_ms: _Optional[int] = ..., checks: _Optional[int] = ..., next_ms: _Optional[int] = ..., waits: _Optional[bool] = ...) -> None: ...
+
+class EndTransactionsRequest(_message.Message):
+    __slots__ = ("names", "commits")
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    COMMITS_FIELD_NUMBER: _ClassVar[int]
+    names: _containers.RepeatedScalarFieldContainer[str]
+    commits: bool
+    def __init__(self, names: _Optional[_Iterable[str]] = ..., commits: _Optional[bool] = ...) -> None: ...
+
+class EndTransactionsResponse(_message.Message):
+    __slots__ = ("transactions",)
+    TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
+    transactions: _containers.RepeatedCompositeFieldContainer[EndedTransaction]
+    def __init__(self, transactions: _Optional[_Iterable[_Union[EndedTransaction, _Mapping]]] = ...) -> None: ...
+
+class EndedTransaction(_message.Message):
+    __slots__ = ("name", "was", "stays_because")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    WAS_FIELD_NUMBER: _ClassVar[int]
+    STAYS_BECAUSE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    was: str
+    stays_because: str
+    def __init__(self, name: _Optional[str] = ..., was: _Optional[str] = ..., stays_because: _Optional[str] = ...) -> None: ...
+
 class EraseRequest(_message.Message):
     __slots__ = ("topic", "key", "generation", "start_offset", "end_offset", "only_count", "offsets", "queue_id", "first_entry")
     TOPIC_FIELD_NUMBER: _ClassVar[int]

@@ -543,6 +543,16 @@ class AdminStub:
                 request_serializer=dledger__pb2.DeadLettersRequest.SerializeToString,
                 response_deserializer=dledger__pb2.DeadLettersResponse.FromString,
                 _registered_method=True)
+        self.ListTransactions = channel.unary_unary(
+                '/dledger.v1.Admin/ListTransactions',
+                request_serializer=dledger__pb2.ListTransactionsRequest.SerializeToString,
+                response_deserializer=dledger__pb2.ListTransactionsResponse.FromString,
+                _registered_method=True)
+        self.EndTransactions = channel.unary_unary(
+                '/dledger.v1.Admin/EndTransactions',
+                request_serializer=dledger__pb2.EndTransactionsRequest.SerializeToString,
+                response_deserializer=dledger__pb2.EndTransactionsResponse.FromString,
+                _registered_method=True)
         self.ListHeld = channel.unary_unary(
                 '/dledger.v1.Admin/ListHeld',
                 request_serializer=dledger__pb2.ListHeldRequest.SerializeToString,
@@ -776,6 +786,20 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListTransactions(self, request, context):
+        """Transactions that nobody has ended; and ends them in the place of their producers. To end one
+        again is harmless: the first end counts.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def EndTransactions(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListHeld(self, request, context):
         """What is held until it is due; and the word for what waits since the group was restored: it is
         delivered when it is due, or dropped.
@@ -956,6 +980,16 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.DropDeadLetters,
                     request_deserializer=dledger__pb2.DeadLettersRequest.FromString,
                     response_serializer=dledger__pb2.DeadLettersResponse.SerializeToString,
+            ),
+            'ListTransactions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTransactions,
+                    request_deserializer=dledger__pb2.ListTransactionsRequest.FromString,
+                    response_serializer=dledger__pb2.ListTransactionsResponse.SerializeToString,
+            ),
+            'EndTransactions': grpc.unary_unary_rpc_method_handler(
+                    servicer.EndTransactions,
+                    request_deserializer=dledger__pb2.EndTransactionsRequest.FromString,
+                    response_serializer=dledger__pb2.EndTransactionsResponse.SerializeToString,
             ),
             'ListHeld': grpc.unary_unary_rpc_method_handler(
                     servicer.ListHeld,
@@ -1713,6 +1747,60 @@ class Admin:
             '/dledger.v1.Admin/DropDeadLetters',
             dledger__pb2.DeadLettersRequest.SerializeToString,
             dledger__pb2.DeadLettersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListTransactions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dledger.v1.Admin/ListTransactions',
+            dledger__pb2.ListTransactionsRequest.SerializeToString,
+            dledger__pb2.ListTransactionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EndTransactions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dledger.v1.Admin/EndTransactions',
+            dledger__pb2.EndTransactionsRequest.SerializeToString,
+            dledger__pb2.EndTransactionsResponse.FromString,
             options,
             channel_credentials,
             insecure,
