@@ -76,8 +76,8 @@ PRIORITY_MUTANTS = (
     Mutant(
         name="a send with a priority makes its topic",
         file="rocketmq/sending.py",
-        old="        if sending.kind != NORMAL.name and self._engine",
-        new="        if not sending.kind and self._engine",
+        old="        is_normal = sending.kind == NORMAL.name\n",
+        new="        is_normal = bool(sending.kind)\n",
         why="a topic is NORMAL for ever because somebody misspelt another",
         checks=(_DOORS,),
     ),

@@ -19,7 +19,7 @@ TIME = "2031-05-06T07:08:09Z"
 NOT_YET: list[tuple[str, dict[str, Any]]] = [
     ("spec.storage.deletionPolicy", {"storage": {"deletionPolicy": "Delete"}}),
     ("spec.storage.autoGrow.enabled", {"storage": {"autoGrow": {"enabled": True}}}),
-    ("spec.topics[a].type", {"topics": [{"name": "a", "type": "TRANSACTION"}]}),
+    ("spec.topics[a].type", {"topics": [{"name": "a", "type": "LITE"}]}),
     ("spec.tls.enabled", {"tls": {"enabled": True}}),
     ("spec.tls.issuerRef.name", {"tls": {"issuerRef": {"name": "ca"}}}),
     ("spec.auth.enabled", {"auth": {"enabled": True}}),
