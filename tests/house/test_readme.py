@@ -113,6 +113,11 @@ EVIDENCE = {
         "tests/rocketmq/test_dead_letters_moved.py::test_what_a_dead_leader_was_told_the_next_one_moves",
         "tests/rocketmq/test_dead_letters_moved.py::test_dead_letters_are_listed_sent_back_and_dropped",
     ),
+    "PRIORITY topics": (
+        "tests/broker/test_priority_histories.py::test_histories_equal_a_plain_model",
+        "tests/rocketmq/test_priority_topics.py::test_the_highest_come_first_and_say_what_they_are",
+        "tests/spool/test_spooled_priorities.py::test_a_spool_is_replayed_by_priority",
+    ),
     "FIFO topics": (
         "tests/system/test_fifo_live.py::test_each_group_keeps_its_order_when_the_leader_is_killed",
         "tests/sim/test_fifo_at_the_edge.py::test_message_groups_keep_their_order_whatever_happens_between",

@@ -29,6 +29,7 @@ from tests.mutants.operator_mutants import OPERATOR_MUTANTS
 from tests.mutants.pipeline_mutants import PIPELINE_MUTANTS
 from tests.mutants.places_mutants import PLACES_MUTANTS
 from tests.mutants.poison_mutants import POISON_MUTANTS
+from tests.mutants.priority_mutants import PRIORITY_MUTANTS
 from tests.mutants.raft_mutants import RAFT_MUTANTS
 from tests.mutants.replay_mutants import REPLAY_MUTANTS
 from tests.mutants.replica_mutants import REPLICA_MUTANTS
@@ -65,6 +66,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *TIMER_MUTANTS,
     *ERASED_MUTANTS,
     *FIFO_MUTANTS,
+    *PRIORITY_MUTANTS,
     *FILTER_MUTANTS,
     *ANSWER_MUTANTS,
     *DOOR_MUTANTS,

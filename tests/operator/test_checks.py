@@ -19,7 +19,7 @@ TIME = "2031-05-06T07:08:09Z"
 NOT_YET: list[tuple[str, dict[str, Any]]] = [
     ("spec.storage.deletionPolicy", {"storage": {"deletionPolicy": "Delete"}}),
     ("spec.storage.autoGrow.enabled", {"storage": {"autoGrow": {"enabled": True}}}),
-    ("spec.topics[a].type", {"topics": [{"name": "a", "type": "DELAY"}]}),
+    ("spec.topics[a].type", {"topics": [{"name": "a", "type": "LITE"}]}),
     ("spec.tls.enabled", {"tls": {"enabled": True}}),
     ("spec.tls.issuerRef.name", {"tls": {"issuerRef": {"name": "ca"}}}),
     ("spec.auth.enabled", {"auth": {"enabled": True}}),
@@ -297,7 +297,23 @@ def test_a_fifo_topic_is_made_and_stays_as_it_was_made() -> None:
     both = bootstrapped({"topics": [asked | {"compaction": {"enabled": True}}]})
     (refused,) = problems(both, converged(both, topics=None))
     assert "a FIFO topic is not compacted" in refused.message
+
+
+@pytest.mark.parametrize("kind", sorted(SERVED_TYPES - {"NORMAL"}))
+def test_a_topic_of_each_served_type_is_made_and_keeps_its_type(kind: str) -> None:
+    """Nodes serve the same ones; its type is chosen once, and none but NORMAL is compacted."""
     assert SERVED_TYPES == SERVED
+    asked = {"name": "a", "queues": 4, "type": kind}
+    of = bootstrapped({"topics": [asked]})
+
+    assert problems(of, converged(of, topics={})) == ()
+    assert problems(of, converged(of, topics={"a": TopicSeen(kind, 4)})) == ()
+    (other,) = problems(of, converged(of, topics={"a": TopicSeen("NORMAL", 4)}))
+    assert other.reason == Reason.INVALID_SPEC
+    assert other.message.startswith(f"spec.topics[a].type={kind}: the topic is NORMAL")
+    both = bootstrapped({"topics": [asked | {"compaction": {"enabled": True}}]})
+    (refused,) = problems(both, converged(both, topics=None))
+    assert f"a {kind} topic is not compacted" in refused.message
 
 
 @pytest.mark.parametrize(

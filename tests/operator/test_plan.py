@@ -333,10 +333,11 @@ def test_labels_stay_while_nobody_leads() -> None:
 
 def test_topics_of_the_spec_are_created_once_there_is_a_leader() -> None:
     """Those that exist are not touched."""
-    of = bootstrapped({"topics": [{"name": "a"}, {"name": "b", "queues": 4}]})
+    missing = {"name": "b", "queues": 4, "type": "PRIORITY"}
+    of = bootstrapped({"topics": [{"name": "a"}, missing]})
 
     assert _plan(of, converged(of, topics={"a": TopicSeen("NORMAL", 8)})) == (
-        CreateTopic(Topic(name="b", queues=4)),
+        CreateTopic(Topic(name="b", queues=4, type="PRIORITY")),
     )
     assert _plan(of, converged(of, topics={}, nodes=joined(0, 1, 2, leader=None))) != ()
     assert _plan(of, converged(of, topics=None)) == ()

@@ -27,6 +27,8 @@ from tests.requests.rocketmq_client import message
 TOPIC, GROUP = "orders", "billing"
 ORDERED = "transfers"
 """A topic that is FIFO, with two queues."""
+RANKED = "alerts"
+"""A topic of type PRIORITY, with two queues."""
 TABLE = "prices"
 """A topic that is compacted, with two queues."""
 SECRET = bytes(range(32))
@@ -678,13 +680,13 @@ def _ledger() -> Iterator[Asked]:
             yield bad(rpc, what, read(**changes))
     for what, topic in {
         "type: unknown": pb.CreateTopicRequest(name="another", type="NONE", queues=1),
+        "type: LITE": pb.CreateTopicRequest(name="another", type="LITE", queues=1),
         **{
-            f"type: {kind}": pb.CreateTopicRequest(name="another", type=kind, queues=1)
-            for kind in ("DELAY", "TRANSACTION", "PRIORITY", "LITE")
+            f"type: {kind}, compacted": pb.CreateTopicRequest(
+                name="another", type=kind, queues=1, compaction=pb.Compaction()
+            )
+            for kind in ("FIFO", "DELAY", "TRANSACTION", "PRIORITY")
         },
-        "type: FIFO, compacted": pb.CreateTopicRequest(
-            name="another", type="FIFO", queues=1, compaction=pb.Compaction()
-        ),
         "queues: 1025": pb.CreateTopicRequest(name="another", queues=1025),
         "queues: below 0": pb.CreateTopicRequest(name="another", queues=-1),
         "exists with other queues": pb.CreateTopicRequest(name=TOPIC, queues=3),
@@ -734,6 +736,48 @@ def in_order() -> Iterator[Asked]:
         yield bad("Ledger/Produce", what, produce(command))
     to_normal = append(pb.Record(body=b"x", typed=pb.Typed(message_group="a"), message_id="1"))
     yield bad("Ledger/Append", "a message group, for a NORMAL topic", to_normal)
+
+
+def ranked() -> Iterator[Asked]:
+    """Yield the calls that are refused because a topic, `RANKED`, orders by priority."""
+    kind = definition.MessageType.PRIORITY
+    one = sent(topic=RANKED, message_type=kind, priority=1)
+    for what, messages in {
+        "PRIORITY: a NORMAL message": (sent(topic=RANKED),),
+        "PRIORITY: no priority": (sent(topic=RANKED, message_type=kind),),
+        "PRIORITY: below 0": (sent(topic=RANKED, message_type=kind, priority=-1),),
+        "PRIORITY: a message group beside it": (
+            sent(topic=RANKED, message_type=kind, priority=1, message_group="g"),
+        ),
+        "PRIORITY: a NORMAL message as the second": (one, sent(2, topic=RANKED)),
+        "PRIORITY: a topic that is not there": (
+            sent(topic="nowhere", message_type=kind, priority=1),
+        ),
+        "PRIORITY: for a NORMAL topic": (sent(message_type=kind, priority=1),),
+    }.items():
+        yield bad("SendMessage", what, send(*messages))
+    for what, priorities, queue_id in (
+        ("PRIORITY: none", (-1,), NO_QUEUE),
+        ("PRIORITY: none in the second", (1, -1), NO_QUEUE),
+        ("PRIORITY: of two queues", (0, 1), NO_QUEUE),
+        ("PRIORITY: another queue than its own", (1,), 0),
+    ):
+        records = [
+            pb.Record(
+                body=b"x",
+                typed=None if each < 0 else pb.Typed(priority=each),
+                message_id=f"{row}",
+            )
+            for row, each in enumerate(priorities)
+        ]
+        yield bad("Ledger/Append", what, append(*records, topic=RANKED, queue_id=queue_id))
+        typed = [None if each < 0 else Typed(priority=each) for each in priorities]
+        command = batch((b"x",) * len(typed), typed=typed, topic=RANKED, queue_id=queue_id)
+        yield bad("Ledger/Produce", what, produce(command))
+    below = append(pb.Record(body=b"x", typed=pb.Typed(priority=-2)), topic=RANKED)
+    yield bad("Ledger/Append", "PRIORITY: below none", below)
+    to_normal = append(pb.Record(body=b"x", typed=pb.Typed(priority=0), message_id="1"))
+    yield bad("Ledger/Append", "PRIORITY: for a NORMAL topic", to_normal)
 
 
 def compacted() -> Iterator[Asked]:

@@ -163,6 +163,15 @@ async def fifo_topics(server: str) -> Answers:
         return asking.answers
 
 
+async def priority_topics(server: str) -> Answers:
+    """Calls about a topic that orders by priority."""
+    async with nodes(server) as asking:
+        made = CreateTopic(name=asked.RANKED, type="PRIORITY", queues=2)
+        await asking.group.nodes[0].engine.propose(made.encode())
+        await asking.each(asked.ranked())
+        return asking.answers
+
+
 async def _make_ordered(asking: Asking) -> None:
     made = CreateTopic(name=asked.ORDERED, type="FIFO", queues=2)
     await asking.group.nodes[0].engine.propose(made.encode())
@@ -780,6 +789,7 @@ WORLDS: Final[Sequence[World]] = (
     wrong_requests,
     compacted_topics,
     fifo_topics,
+    priority_topics,
     nothing_on_demand,
     refused_commands,
     unreadable_entries,

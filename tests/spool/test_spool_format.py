@@ -22,7 +22,7 @@ from dledger.spool.format import (
     scan,
 )
 from dledger.spool.payload import Message, decode_message, encode_message, head_of
-from dledger.types import Record
+from dledger.types import Record, Typed
 from tests.spool.spool_harness import STAMP, TOKEN, message, messages
 
 TEXT = st.text(max_size=20)
@@ -43,6 +43,13 @@ MESSAGES = st.builds(
         keys=st.lists(TEXT, max_size=3).map(tuple),
         properties=st.dictionaries(TEXT, TEXT, max_size=3),
         born_at_ms=st.integers(0, 1 << 50),
+        typed=st.none()
+        | st.builds(
+            Typed,
+            message_group=TEXT,
+            deliver_at_ms=st.integers(0, 1 << 50),
+            priority=st.integers(-1, (1 << 31) - 1),
+        ),
     ),
 )
 

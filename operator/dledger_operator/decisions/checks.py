@@ -223,8 +223,8 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 _DEFAULTS: Final = dict(leaves(Spec()))
 _TOPIC_DEFAULTS: Final = dict(leaves(Topic()))
 _TOPIC_ACTED_ON: Final = frozenset(_TOPIC_DEFAULTS) - {"type"}
-SERVED_TYPES: Final = frozenset({"NORMAL", "FIFO"})
-"""Those of topics that nodes serve; the others are to come."""
+SERVED_TYPES: Final = frozenset({"NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY"})
+"""Those of topics that nodes serve."""
 
 
 def _contradictions(group: BrokerGroup) -> Iterator[Problem]:

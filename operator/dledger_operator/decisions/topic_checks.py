@@ -16,6 +16,7 @@ from dledger_operator.observed.observed import CompactionSeen, Observed, TopicSe
 
 MOST_HOURS: Final = 8760
 """Of a lag and of tombstones: a year."""
+_NORMAL: Final = "NORMAL"
 _FIFO: Final = "FIFO"
 
 
@@ -31,10 +32,10 @@ def topic_contradictions(group: BrokerGroup, observed: Observed) -> Iterator[Pro
 def _of_spec(topic: Topic, path: str, *, least: int) -> Iterator[Problem]:
     """Yield what no topic can be; *least* is the group's retention in hours."""
     hours, asked = topic.retention.hours, topic.compaction
-    if asked.enabled and topic.type == _FIFO:
+    if asked.enabled and topic.type != _NORMAL:
         yield invalid(
-            f"{path}.compaction.enabled=true: a FIFO topic is not compacted, as a key chooses the "
-            "queue there, and a message group here; only a topic of type NORMAL is"
+            f"{path}.compaction.enabled=true: a {topic.type} topic is not compacted, as a key "
+            "chooses the queue there; only a topic of type NORMAL is"
         )
     if asked.enabled and hours is not None:
         yield invalid(
