@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import tempfile
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -22,6 +24,7 @@ from e2e.harness.waiting import came_true
 _ARRIVE_S: Final = 60.0
 _SETTLE_S: Final = 1.5
 """What should not come has this long to come."""
+_LATER_S: Final = 6
 _MIB: Final = 1 << 20
 MOST_BYTES: Final = 4 * _MIB
 """The largest body a group takes."""
@@ -273,8 +276,28 @@ async def fifo_refused(stage: Stage) -> None:
 
 
 async def delay_refused(stage: Stage) -> None:
-    """A message for later is refused by name: DELAY is not there yet."""
+    """A message for later is refused by name where the topic is not of that type."""
     await _kind_refused(stage, "DELAY", deliver_at_ms=4_000_000_000_000)
+
+
+async def delayed(stage: Stage) -> None:
+    """A message for later comes once, and not before; one whose time has passed comes at once."""
+    topic = await stage.topic("delayed", "DELAY")
+    async with stage.user() as user:
+        await user.producer(topic)
+        now_s, began_s = time.time(), time.monotonic()
+        due_s = math.ceil(now_s) + _LATER_S  # some clients know seconds only
+        await user.send(topic, "later", deliver_at_ms=due_s * 1000)
+        await user.send(topic, "at once", deliver_at_ms=(due_s - 3600) * 1000)
+        await user.simple("consumer", topic, f"g-{topic}", await_s=2)
+        found = await user.received("consumer", 2)
+        for message in found:
+            await user.ack("consumer", message)
+        found += await user.received("consumer", 1, deadline_s=3)
+    _exactly(["at once", "later"], [each.text for each in found])
+    late_s = found[-1].at_s - began_s - (due_s - now_s)
+    if found[0].text != "at once" or late_s < 0:
+        raise CaseFailed(f"it came {-late_s:.1f} s before its time")
 
 
 async def transaction_refused(stage: Stage) -> None:
@@ -311,7 +334,7 @@ CASES: Final[Mapping[str, Case]] = {
     for case in (
         push, simple, async_send, properties, tags, bodies, whole_4_mib, body_over_the_limit,
         long_poll, redelivery, change, failed_comes_again, restart, two_groups, three_share,
-        unknown_topic, known_topic, fifo_refused, delay_refused, transaction_refused, sql,
+        unknown_topic, known_topic, fifo_refused, delay_refused, delayed, transaction_refused, sql,
     )
 }  # fmt: skip
 WITH_TLS: Final = (

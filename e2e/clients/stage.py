@@ -83,11 +83,11 @@ class Stage:
     tls: bool
     work: Path
 
-    async def topic(self, case: str) -> str:
+    async def topic(self, case: str, kind: str = "NORMAL") -> str:
         """Make a topic that no other case has; return its name."""
         name = f"{case.replace('_', '-')}-{self.language}-{next(_numbers)}"
         async with Client(self.at.group.endpoints[0], timeout_s=30.0) as client:
-            await client.create_topic(name, queues=QUEUES)
+            await client.create_topic(name, kind, QUEUES)
         return name
 
     @asynccontextmanager

@@ -453,11 +453,13 @@ def test_a_spool_that_replays_what_is_held_stores_it_once() -> None:
 
 
 def test_a_state_that_never_held_anything_has_the_bytes_that_it_had() -> None:
-    """Even after its first recall of nothing, it says more: then hours have been passed."""
-    log = Log()
+    """From its first recall on, be it of nothing, it says which hours have passed."""
+    log = _log()
     before = log.state.encode()
     assert BrokerState.decode(before).encode() == before
+
     log.append(CancelHeld(refs=(Ref(1, 1),)).encode())
+
     assert BrokerState.decode(log.state.encode()).digest() == log.state.digest()
 
 

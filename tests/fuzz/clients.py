@@ -12,8 +12,9 @@ from google.protobuf.duration_pb2 import Duration
 
 from dledger.broker import commands
 from dledger.broker.command_frame import split
-from dledger.broker.commands import Ack, ChangeInvisible, LeaseRef, Receive
+from dledger.broker.commands import Ack, CancelHeld, ChangeInvisible, LeaseRef, Receive
 from dledger.broker.filters import parse_tags, tag_codes
+from dledger.broker.held_refs import HOUR_BITS, SLOT_BITS, Ref
 from dledger.broker.message import Columns
 from dledger.broker.produce import ProduceFrame, encode_produce
 from dledger.calls.caller import Caller
@@ -24,6 +25,7 @@ from dledger.door import contract as door
 from dledger.errors import InvalidArgument, InvalidReceiptHandle, Refused
 from dledger.rocketmq import telemetry
 from dledger.rocketmq.expressions import expression
+from dledger.rocketmq.recall_handles import RecallHandles
 from dledger.rocketmq.receipts import Receipts as Handles
 from dledger.rocketmq.receiving import (
     attempt_of,
@@ -36,6 +38,7 @@ from dledger.rocketmq.send_requests import message_of, topic_of
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.requests import parsed
 from dledger.rpc.rocketmq_stubs import definition, service
+from dledger.rpc.status import Rejected
 from dledger.services.ledger import command_of
 from tests.fuzz.logs import doors_agree, rows_of
 from tests.fuzz.mutation import NUMBERS, TEXTS, json_bytes, mutated, spoil
@@ -303,6 +306,27 @@ class Receipts(Target):
         lease = read_receipt(data.decode("utf-8", "replace"), "g", "t")
         told(Ack(group="g", topic="t", leases=(lease,)).encode())
         return "lease"
+
+
+class Recalls(Target):
+    """Recall handles: whatever is accepted names a message that a command can name."""
+
+    name = "recalls"
+    refuses = (Rejected,)
+    _handles: ClassVar = RecallHandles(_SECRET, topic="t", generation=1)
+
+    def draw(self, rng: Random) -> bytes:
+        ref = Ref(rng.choice((0, 1, (1 << HOUR_BITS) - 1)), rng.choice((0, 1 << SLOT_BITS - 1)))
+        handle = self._handles.encode(ref, rng.choice(TEXTS)).encode()
+        way = rng.randrange(4)
+        if way == 0:
+            return handle
+        return mutated(rng, handle) if way < 3 else rng.choice(TEXTS).encode()
+
+    def feed(self, data: bytes) -> Hashable:
+        found = self._handles.decode(data.decode("utf-8", "replace"))
+        told(CancelHeld(refs=(found.ref,)).encode())
+        return "recall"
 
 
 class Telemetry(Protobuf):

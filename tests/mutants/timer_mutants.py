@@ -51,7 +51,7 @@ TIMER_MUTANTS = (
     Mutant(
         name="the fast way takes what has a time",
         file="rocketmq/sending.py",
-        old="        if topic.type != sending.kind or sending.is_timed:\n",
+        old="        if topic.type != NORMAL.name or sending.kind != NORMAL.name:\n",
         new="        if topic.type != sending.kind:\n",
         why="a single message is delivered at once, whatever its time",
         checks=(_DOOR,),

@@ -454,14 +454,15 @@ def _messages() -> Iterator[Asked]:
 
 def _timed() -> Iterator[Asked]:
     delay: dict[str, Any] = {"message_type": definition.MessageType.DELAY}
-    for what, fields in {
+    wrong: dict[str, dict[str, Any]] = {
         "a topic of DELAY, no time": delay,
         "a topic of DELAY, a NORMAL message": {},
         "a topic of DELAY, the year 9999": delay | {"delivery_timestamp": {"seconds": 1 << 37}},
         "a topic of DELAY, before 1970": delay | {"delivery_timestamp": {"seconds": -1}},
         "a topic of DELAY, a message group": delay
         | {"delivery_timestamp": {"seconds": 1}, "message_group": "g"},
-    }.items():
+    }
+    for what, fields in wrong.items():
         yield bad("SendMessage", what, send(sent(topic=TIMED, **fields)))
     late = delay | {"delivery_timestamp": {"seconds": 1}}
     yield bad("SendMessage", "a topic of NORMAL, a time", send(sent(**late)))

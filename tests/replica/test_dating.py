@@ -238,3 +238,25 @@ def test_without_a_majority_nobody_is_apart() -> None:
     node.look()
 
     assert (node.dating.apart_ms, node.dating.ahead_ms, node.leaps) == (None, None, [])
+
+
+def test_the_date_is_told_as_it_is_now() -> None:
+    """Not as it was at the last look: what goes by it is asked for many times a second."""
+    node = _Node()
+    node.hears(_BEGIN_MS, _BEGIN_MS + 40)
+    node.look()
+    node.s += 0.25
+    node.wall_ms += 86_400_000  # its own leaps ahead between two looks
+
+    first = node.dating.date_ms()
+    node.heard_s = 0.25
+    second = node.dating.date_ms()
+
+    assert (first, second) == (_BEGIN_MS + 40, _BEGIN_MS + 290)
+
+
+def test_too_few_clocks_are_no_date() -> None:
+    """A leader that is cut off knows only its own."""
+    node = _Node()
+
+    assert node.dating.date_ms() is None

@@ -180,6 +180,18 @@ async def test_where_most_is_held_nothing_is_copied_for_room(tmp_path: Path) -> 
     await group.stop()
 
 
+async def test_who_leads_no_more_refuses_nothing(tmp_path: Path) -> None:
+    """The next leader looks at its own disk."""
+    group, leader = await _group(tmp_path)
+    follower = next(node for node in group.nodes.values() if node is not leader)
+    _state(follower).held.full = "it led once"
+
+    await _upkeep(follower).run()
+
+    assert _state(follower).held.full == ""
+    await group.stop()
+
+
 async def test_what_a_deleted_topic_left_is_cancelled(tmp_path: Path) -> None:
     """By whoever leads, also where a new topic has the name; the log is not held back by it."""
     group, leader = await _group(tmp_path)

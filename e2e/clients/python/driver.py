@@ -116,7 +116,7 @@ def send(asked: dict[str, Any]) -> dict[str, Any]:
     if "message_group" in asked:
         message.message_group = asked["message_group"]
     if "deliver_at_ms" in asked:
-        message.delivery_timestamp = asked["deliver_at_ms"]
+        message.delivery_timestamp = asked["deliver_at_ms"] // 1000  # in seconds, as it sends them
     client = _clients[asked["producer"]]
     if asked.get("transaction"):
         receipt = client.send(message, client.begin_transaction())

@@ -141,7 +141,7 @@ class Sample:
         "Lanes of spools whose last sequence is known, by which a late replay is recognised"
     )
     held_messages: int = _gauge("Messages that are held until they are due")
-    held_messages_bytes: int = _gauge("Bytes of the bodies of held messages")
+    held_messages_bytes: int = _gauge("Bytes that held messages take in the log, about")
     held_waiting_messages: int = _gauge(
         "Held messages that wait for a word, since the group was restored: dledger held resume"
     )

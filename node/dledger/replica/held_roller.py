@@ -103,7 +103,9 @@ class HeldRoller:
             await self._driver.propose(command.encode(), grows=False)
 
     async def cancel_orphans(self) -> None:
-        """Cancel what is held for topics that were deleted since this was last called.
+        """Cancel what is held for topics that were deleted since this was last called on this node.
+
+        Whoever led meanwhile may have done so already.
 
         Raises:
             DledgerError: It does not lead any more.
@@ -125,9 +127,8 @@ class HeldRoller:
         self._deleted = deleted
 
     def rest(self) -> None:
-        """Refuse nothing, and know nothing: another node leads."""
+        """Refuse nothing: another node leads."""
         self._state.held.full = ""
-        self._deleted = 0
 
     def _worthwhile(self, wanted: Wanted) -> int:
         """Return the index below which messages go: for room only if that makes some."""

@@ -222,9 +222,10 @@ class Maintenance:
             logger.info("dropped the log below entry %d", first_index)
 
     async def _propose_retention(self) -> None:
-        topics = self._state.topics
+        topics, held = self._state.topics, self._state.held
         if not self._driver.is_serving_leader():
-            self._held_roller.rest()
+            if held.full:
+                self._held_roller.rest()
             if topics.full:
                 self._roller.rest()
             return
@@ -233,8 +234,9 @@ class Maintenance:
             hours = self._retention.hours
             await self._roller.drop_past(group_hours=hours)
             index = await self._roller.make_way(Wanted(index, of_age), group_hours=hours)
-        await self._held_roller.cancel_orphans()
-        index = await self._held_roller.make_way(Wanted(index, of_age))
+        if held.count or held.full:
+            await self._held_roller.cancel_orphans()
+            index = await self._held_roller.make_way(Wanted(index, of_age))
         if index <= self._state.first_index:
             return
         logger.info("retention: messages in entries below %d are dropped", index)

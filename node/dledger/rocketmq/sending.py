@@ -6,6 +6,7 @@ import asyncio
 import struct
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
+from typing import Final
 
 from prometheus_client import Counter
 
@@ -15,7 +16,7 @@ from dledger.broker.message import Message
 from dledger.broker.produce import ProduceFrame
 from dledger.broker.queue_positions import Position
 from dledger.broker.results import NOWHERE, Produced
-from dledger.broker.topics import Topic
+from dledger.broker.topics import NORMAL, TRANSACTION, Topic
 from dledger.calls.caller import Caller
 from dledger.calls.method import Submitted
 from dledger.checks.names import SCOPE_DIGEST_BYTES
@@ -46,6 +47,9 @@ from dledger.rocketmq.send_requests import (
 )
 from dledger.rocketmq.transaction_ids import TransactionIds
 from dledger.rpc.rocketmq_stubs import service
+
+
+_HALF: Final = TRANSACTION.name
 
 
 class Sender:
@@ -208,7 +212,7 @@ class Sender:
         topic = topics.get(sending.origin.topic)
         if topic is None or topic.compaction is not None or sending.unchecked or topics.full:
             return None
-        if topic.type != sending.kind or sending.is_timed or sending.is_half:
+        if topic.type != NORMAL.name or sending.kind != NORMAL.name:
             return None
         return Submitted(
             self._submitted(sending), lambda place: _plain_response(sending, *_placed(place))
@@ -216,7 +220,7 @@ class Sender:
 
     def _submitted(self, sending: Sending, *, is_held: bool = False) -> asyncio.Future[Place]:
         batches = self._held if is_held else self._batches
-        return (self._halves if sending.is_half else batches).submit(
+        return (self._halves if sending.kind == _HALF else batches).submit(
             sending.origin,
             sending.messages,
             sending.size_bytes,
