@@ -48,7 +48,6 @@ from dledger.rocketmq.send_requests import (
 from dledger.rocketmq.transaction_ids import TransactionIds
 from dledger.rpc.rocketmq_stubs import service
 
-
 _HALF: Final = TRANSACTION.name
 
 
