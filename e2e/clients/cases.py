@@ -320,8 +320,25 @@ async def delayed(stage: Stage) -> None:
         raise CaseFailed(f"it came {-late_s:.1f} s before its time")
 
 
+async def transaction(stage: Stage) -> None:
+    """A producer that does not end its transaction is asked; its checker commits."""
+    topic = await stage.topic("transaction", "TRANSACTION")
+    async with stage.user() as user:
+        await user.producer(topic, transaction=True)
+        await user.send(topic, "half", transaction=True)
+        await user.simple("consumer", topic, f"g-{topic}", await_s=2)
+        early = await user.received("consumer", 1, deadline_s=2)
+        if early:
+            raise CaseFailed("it came before its end")
+        found = await user.received("consumer", 1)
+        for message in found:
+            await user.ack("consumer", message)
+        found += await user.received("consumer", 1, deadline_s=3)
+    _exactly(["half"], [each.text for each in found])
+
+
 async def transaction_refused(stage: Stage) -> None:
-    """A half message is refused by name: TRANSACTION is not there yet."""
+    """A half message is refused by name where the topic is not of that type."""
     await _kind_refused(stage, "TRANSACTION", transaction=True)
 
 
@@ -354,8 +371,8 @@ CASES: Final[Mapping[str, Case]] = {
     for case in (
         push, simple, async_send, properties, tags, bodies, whole_4_mib, body_over_the_limit,
         long_poll, redelivery, change, failed_comes_again, restart, two_groups, three_share,
-        unknown_topic, known_topic, fifo, fifo_refused, delay_refused, delayed, transaction_refused,
-        sql,
+        unknown_topic, known_topic, fifo, fifo_refused, delay_refused, delayed, transaction,
+        transaction_refused, sql,
     )
 }  # fmt: skip
 WITH_TLS: Final = (

@@ -20,7 +20,7 @@ from dledger.broker.commands import (
     SeekGroup,
 )
 from dledger.broker.message import Columns, Message
-from dledger.broker.priorities import prioritised_queue, queue_of_priority
+from dledger.broker.priorities import queue_of_priorities, queue_of_priority
 from dledger.broker.produce import ProduceFrame, encode_produce
 from dledger.broker.queue_choice import queue_of_record
 from dledger.broker.results import GroupSought, Produced, Received
@@ -89,20 +89,20 @@ def _batch(*priorities: int, queue_id: int = -1) -> ProduceFrame:
 
 def test_a_batch_is_of_one_queue() -> None:
     """Priorities that are not told apart may be in one; the refusal says how many queues are."""
-    assert prioritised_queue(_batch(2, 2), _TOPIC) == 2
-    assert prioritised_queue(_batch(3, 9, queue_id=3), _TOPIC) == 3
+    assert queue_of_priorities(_batch(2, 2), _TOPIC) == 2
+    assert queue_of_priorities(_batch(3, 9, queue_id=3), _TOPIC) == 3
     with pytest.raises(SeveralQueues, match=r"\(row 0 in queue 2, row 2 in queue 3\)") as refused:
-        prioritised_queue(_batch(2, 2, 9), _TOPIC)
+        queue_of_priorities(_batch(2, 2, 9), _TOPIC)
     assert refused.value.queues == 4
     with pytest.raises(InvalidArgument, match="is of queue 2, not of 1: name no queue"):
-        prioritised_queue(_batch(2, queue_id=1), _TOPIC)
+        queue_of_priorities(_batch(2, queue_id=1), _TOPIC)
 
 
 def test_each_message_has_a_priority() -> None:
     """One without would be nobody's idea of urgent: its producer says so, or sends it elsewhere."""
     for batch, row in ((_batch(1, -1), 1), (_batch(-1), 0)):
         with pytest.raises(TopicTypeMismatch, match=f"row {row} has none: give each one from 0"):
-            prioritised_queue(batch, _TOPIC)
+            queue_of_priorities(batch, _TOPIC)
 
 
 def test_a_producer_can_tell_the_queue_of_its_record() -> None:

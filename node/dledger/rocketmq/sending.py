@@ -6,6 +6,7 @@ import asyncio
 import struct
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
+from typing import Final
 
 from prometheus_client import Counter
 
@@ -16,7 +17,7 @@ from dledger.broker.produce import ProduceFrame
 from dledger.broker.queue_choice import chooses_queues
 from dledger.broker.queue_positions import Position
 from dledger.broker.results import NOWHERE, Produced
-from dledger.broker.topics import NORMAL, Topic
+from dledger.broker.topics import NORMAL, TRANSACTION, Topic
 from dledger.calls.caller import Caller
 from dledger.calls.method import Submitted
 from dledger.checks.names import SCOPE_DIGEST_BYTES
@@ -47,6 +48,8 @@ from dledger.rocketmq.send_requests import (
 )
 from dledger.rocketmq.transaction_ids import TransactionIds
 from dledger.rpc.rocketmq_stubs import service
+
+_HALF: Final = TRANSACTION.name
 
 
 class Sender:
@@ -227,7 +230,7 @@ class Sender:
 
     def _submitted(self, sending: Sending, *, is_held: bool = False) -> asyncio.Future[Place]:
         batches = self._held if is_held else self._batches
-        return (self._halves if sending.is_half else batches).submit(
+        return (self._halves if sending.kind == _HALF else batches).submit(
             sending.origin,
             sending.messages,
             sending.size_bytes,
