@@ -33,7 +33,7 @@ from dledger.checks.messages import (
     check_total,
     check_typed,
 )
-from dledger.checks.names import check_client_id, check_name
+from dledger.checks.names import check_client_id, check_may_be_sent_to, check_name
 from dledger.door.contract import Stream
 from dledger.errors import DledgerError, MessageIdConflict, NotLeader
 from dledger.requests.context import RequestContext
@@ -83,6 +83,7 @@ class LedgerHandlers(NativeHandlers):
     async def _append(self, request: pb.AppendRequest, _: Caller) -> pb.AppendResponse:
         topic = request.topic
         check_name("topic", topic)
+        check_may_be_sent_to(topic)
         command, request_client = command_of(request), request.client_id
         due_ms, ids = request.deliver_at_ms, list[str]()
         if due_ms:
