@@ -105,6 +105,7 @@ EVIDENCE = {
     ),
     "SQL92 filters": (
         "tests/rocketmq/test_expression_scans.py::test_a_consumer_gets_what_matches",
+        "tests/rocketmq/test_expression_scans.py::test_another_filter_is_refused_by_name",
         "tests/rocketmq/test_expression_scans.py::test_a_new_leader_goes_on_where_the_group_is",
         "tests/rocketmq/test_expressions.py::test_an_expression_matches",
     ),
