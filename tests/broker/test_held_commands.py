@@ -287,7 +287,10 @@ def test_an_hour_of_which_something_is_held_is_never_forgotten() -> None:
     log.now_ms += 30 * 24 * HOUR_MS
 
     assert log.append(CancelHeld(refs=(ref,)).encode()) == [HeldCancelled((Fate.HELD,))]
-    assert not log.state.held.buckets(), "it goes with its last one, since its hour is long over"
+    assert log.state.held.fate(ref) is Fate.CANCELLED, "whoever says it again is told the same"
+    log.now_ms += 3 * HOUR_MS
+    _hold(log, _TWO[1], after_ms=HOUR_MS)
+    assert log.state.held.fate(ref) is Fate.UNKNOWN, "an hour after its last one went"
 
 
 def test_a_name_is_given_once_also_for_an_hour_that_is_long_over() -> None:

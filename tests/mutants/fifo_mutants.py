@@ -167,7 +167,7 @@ FIFO_MUTANTS = (
     Mutant(
         name="a FIFO topic takes messages of any type",
         file="rocketmq/sending.py",
-        old="        check_type(sending, topic)\n",
+        old="        sending.check_topic(topic)\n",
         new="",
         why="a message without a group is told a wrong reason, a NORMAL topic takes groups",
         checks=(_DOORS,),

@@ -22,8 +22,8 @@ SIDECAR_MUTANTS: Final = (
     Mutant(
         name="a send overtakes its spooled lane",
         file="sidecar/sends.py",
-        old="        if lane.is_behind:\n            self._stand_behind",
-        new="        if lane.writing < 0:\n            self._stand_behind",
+        old="        elif lane.is_behind:\n            self._stand_behind",
+        new="        elif lane.writing < 0:\n            self._stand_behind",
         why="what was sent later is stored before what was sent first",
         checks=(_SENDS,),
     ),
@@ -66,8 +66,8 @@ SIDECAR_MUTANTS: Final = (
     Mutant(
         name="an unknown outcome is forgotten by the disk",
         file="spool/payload.py",
-        old="    flags = _TRIED * message.tried | _WENT_BACK * message.went_back\n",
-        new="    flags = _WENT_BACK * message.went_back\n",
+        old="            _TRIED * message.tried | _WENT_BACK",
+        new="            _WENT_BACK",
         why="after a restart of the sidecar nobody knows of it",
         checks=(_LANES,),
     ),

@@ -67,8 +67,8 @@ TIMER_MUTANTS = (
     Mutant(
         name="a recall says OK to what was delivered",
         file="requests/recalls.py",
-        old="        if result.before[0] is Fate.DELIVERED:\n",
-        new="        if False:\n",
+        old="    if result.before[0] is Fate.DELIVERED:\n",
+        new="    if False:\n",
         why="a producer believes that nobody gets what somebody has",
         checks=(_DOOR,),
     ),

@@ -306,7 +306,7 @@ def refused(configuration: Any) -> dict[str, Any]:
     return {"raised": raised}
 
 
-def delayed(configuration: Any) -> dict[str, Any]:
+def delay(configuration: Any) -> dict[str, Any]:
     """Send two messages to be delivered in 3 s, recall one; the other comes, and not before."""
     producer = Producer(configuration, ("d",))
     producer.startup()

@@ -125,13 +125,10 @@ async def test_illegal_names_are_refused(client: RocketClient, name: str) -> Non
         ({"message_type": definition.MessageType.FIFO}, "ILLEGAL_MESSAGE_GROUP"),
         (
             {"message_type": definition.MessageType.FIFO, "message_group": "g"},
-            "MESSAGE_PROPERTY_CONFLICT_WITH_TYPE",
+            "TOPIC_NOT_FOUND",
         ),
         ({"message_type": definition.MessageType.DELAY}, "MESSAGE_PROPERTY_CONFLICT_WITH_TYPE"),
-        (
-            {"message_type": definition.MessageType.TRANSACTION},
-            "MESSAGE_PROPERTY_CONFLICT_WITH_TYPE",
-        ),
+        ({"message_type": definition.MessageType.TRANSACTION}, "TOPIC_NOT_FOUND"),
         ({"message_type": 77}, "MESSAGE_PROPERTY_CONFLICT_WITH_TYPE"),
         ({"message_group": "g"}, "MESSAGE_PROPERTY_CONFLICT_WITH_TYPE"),
         ({"lite_topic": "l"}, "MESSAGE_PROPERTY_CONFLICT_WITH_TYPE"),
@@ -370,13 +367,13 @@ async def test_what_is_not_implemented_is_answered_unread(
 
     Our own server reads it, since it refuses what is over 256 KiB by its length.
     """
-    method = client.channel.stream_unary(f"/{SERVICE_NAME}/EndTransaction")
+    method = client.channel.stream_unary(f"/{SERVICE_NAME}/SyncLiteSubscription")
     call = method(timeout=30)  # and nothing is written
     if client_server != GRPC:
         await call.write(b"")
         await call.done_writing()
 
-    answer = service.EndTransactionResponse.FromString(await call)
+    answer = service.SyncLiteSubscriptionResponse.FromString(await call)
 
     assert code(answer.status) == "NOT_IMPLEMENTED"
 

@@ -200,7 +200,7 @@ async def test_a_delayed_message_comes_when_it_is_due_or_is_recalled(tmp_path: P
         leader = group.nodes[2].engine
         firing = Firing(leader, NodeMetrics("orders", "orders-2"))
         work = asyncio.create_task(firing.run())
-        report = await _tell("delayed", _endpoints(group), tmp_path)
+        report = await _tell("delay", _endpoints(group), tmp_path)
         work.cancel()
 
     assert report["body"] == "delivered"

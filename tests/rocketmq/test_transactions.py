@@ -263,6 +263,7 @@ async def test_ids_are_of_one_topic_and_cannot_be_guessed(
 async def test_topics_and_messages_must_both_be_of_transactions(client: RocketClient) -> None:
     """As RocketMQ has it; and a half has no time and no message group."""
     plain = await client.send(message(1, topic=TOPIC))
+    await client.send(message(9, topic="t"))
     elsewhere = await client.send(_half(2, topic="t"))
     grouped = await client.send(_half(3, message_group="g"))
     late = _half(4)

@@ -21,6 +21,7 @@ _ERRORS: list[DledgerError] = [
     errors.Refused("no"),
     errors.InvalidArgument("field x"),
     errors.IllegalKey("t", "row 0 has 2"),
+    errors.IllegalGroup("t", "row 0 has none"),
     errors.SeveralQueues("keys of several queues", queues=3),
     errors.FilterInUse.of("a = 1"),
     errors.UnknownTopic("t"),

@@ -204,7 +204,7 @@ def _plan(
     """Decide what to add; refuse before the work what `publish` would refuse after it."""
     address = nodes.addresses[0]
     with ExportClient(address) as exporter:
-        kept = _kept(exporter, nodes, progress)
+        kept = _plan_of_all(exporter, nodes, progress)
         reason = needs_base(
             previous,
             first_available=kept.first_available,
@@ -255,7 +255,7 @@ def _plan(
     )
 
 
-def _kept(exporter: ExportClient, nodes: Nodes, progress: Progress) -> ExportPlan:
+def _plan_of_all(exporter: ExportClient, nodes: Nodes, progress: Progress) -> ExportPlan:
     """Return what the node has: all that was committed when this began, unless it stays behind."""
     try:
         return caught_up(exporter, nodes.group_id, nodes.leader_commit_index)
