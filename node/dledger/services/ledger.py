@@ -43,7 +43,7 @@ from dledger.rpc.channel import LEADER_KEY, NOTHING_TAKEN_KEY
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.requests import parsed
 from dledger.rpc.status import grpc_code_of
-from dledger.services.batches import for_topic, timed
+from dledger.services.batches import for_later, for_topic
 from dledger.services.native import NativeHandlers, native_method, native_stream
 from dledger.services.producing import Producing
 from dledger.services.reading import BatchReading, QueueSlice, encoded
@@ -92,7 +92,7 @@ class LedgerHandlers(NativeHandlers):
         found = await self._context.resolver.topic(topic)
         if due_ms:
             secret = await self._context.resolver.secret()
-            command = timed(command, found, self._engine, [due_ms] * len(ids))
+            command = for_later(command, found, self._engine, [due_ms] * len(ids))
         else:
             command = for_topic(command, found)
         if (topics := self._engine.state.topics).full:
