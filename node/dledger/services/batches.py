@@ -101,7 +101,7 @@ def for_topic(command: bytes, topic: Topic, *, is_typed: bool) -> bytes:
         raise InvalidArgument(f"not a valid batch: {error}") from error
 
 
-def with_times(command: bytes, topic: Topic, engine: Engine, due_ms: Sequence[int]) -> bytes:
+def for_later(command: bytes, topic: Topic, engine: Engine, due_ms: Sequence[int]) -> bytes:
     """Return a PRODUCE of messages with delivery times as it may be proposed for its topic.
 
     That is as it is if all are due, else one that holds them.

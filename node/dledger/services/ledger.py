@@ -46,7 +46,7 @@ from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.requests import parsed
 from dledger.rpc.status import grpc_code_of
 from dledger.rpc.typed_messages import typed_of
-from dledger.services.batches import for_topic, with_times
+from dledger.services.batches import for_later, for_topic
 from dledger.services.native import NativeHandlers, native_method, native_stream
 from dledger.services.producing import Producing
 from dledger.services.reading import BatchReading, QueueSlice, encoded
@@ -97,7 +97,7 @@ class LedgerHandlers(NativeHandlers):
         found = await self._context.resolver.topic(topic, may_be_made=may_be_made)
         if due_ms:
             secret = await self._context.resolver.secret()
-            command = with_times(command, found, self._engine, [due_ms] * len(ids))
+            command = for_later(command, found, self._engine, [due_ms] * len(ids))
         else:
             command = for_topic(command, found, is_typed=is_typed)
         if (topics := self._engine.state.topics).full:
