@@ -159,7 +159,7 @@ class OpenHalves:
 
     def freeze(self) -> Encoded:
         """Return a function that encodes the present ones; it may be called from any thread."""
-        return partial(_encoded, {key: part.halves for key, part in self._parts.items()})
+        return partial(_encode, {key: part.halves for key, part in self._parts.items()})
 
     def read(self, source: Reader) -> None:
         """Read all from a snapshot into this empty object. Raises MalformedStateError."""
@@ -183,7 +183,7 @@ def _key(ref: Ref) -> _Key:
     return ref.hour, ref.slot >> _PART_BITS
 
 
-def _encoded(parts: dict[_Key, dict[int, OpenHalf]]) -> Iterator[bytes]:
+def _encode(parts: dict[_Key, dict[int, OpenHalf]]) -> Iterator[bytes]:
     rows = [
         (Ref(key[0], slot).number, *half)
         for key in sorted(parts)

@@ -232,7 +232,7 @@ class Telemetry:
             await mine.write(_refused(code_of(error), str(error)))
             return False
         if answer:
-            self._publishes(mine, published(raw))
+            self._publishes(mine, topics_of(raw))
             async with self._outflow.room(peer, len(answer)):
                 await mine.write(answer)
         mine.before_bytes = len(raw)
@@ -268,7 +268,7 @@ class Telemetry:
             others: Whether it may be any other that says that it publishes to the topic.
             but_not: One that is not among these.
         """
-        for stream in self._asked(topic, client_ids, others=others):
+        for stream in self._whom(topic, client_ids, others=others):
             is_other = stream.client_id not in client_ids
             if is_other and stream.client_id == but_not:
                 continue
@@ -276,7 +276,7 @@ class Telemetry:
                 return 1
         return 0
 
-    def _asked(self, topic: str, client_ids: Sequence[str], *, others: bool) -> Iterator[_Stream]:
+    def _whom(self, topic: str, client_ids: Sequence[str], *, others: bool) -> Iterator[_Stream]:
         """Yield whom to ask: of a client its newest stream, of others those asked least lately."""
         for client_id in client_ids:
             streams = self._of_client.get(client_id)
@@ -319,7 +319,7 @@ def answer_to(raw: bytes, retries_of: Callable[[str], Retries] = _of_nobody) -> 
     return bytes(answer.SerializeToString())
 
 
-def published(raw: bytes) -> Sequence[str]:
+def topics_of(raw: bytes) -> Sequence[str]:
     """Return the topics to which a client publishes that sends these Settings: some of them."""
     topics = list[str]()
     try:

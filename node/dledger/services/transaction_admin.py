@@ -64,10 +64,10 @@ class TransactionAdminServicer:
         found = list(islice(wanted, most + 1))
         response = pb.ListTransactionsResponse(more=len(found) > most)
         for ref, half in found[:most]:
-            response.transactions.append(await self._described(ref, half))
+            response.transactions.append(await self._describe(ref, half))
         return response
 
-    async def _described(self, ref: Ref, half: OpenHalf) -> pb.Transaction:
+    async def _describe(self, ref: Ref, half: OpenHalf) -> pb.Transaction:
         held = self._engine.state.held
         described = pb.Transaction(
             name=name_of(ref),
