@@ -216,8 +216,8 @@ DELETION_MUTANTS = (
     Mutant(
         name="the last Telemetry of a name has it",
         file="rocketmq/telemetry.py",
-        old="peers[0] == peer",
-        new="peers[-1] == peer",
+        old="streams[0].peer == peer",
+        new="streams[-1].peer == peer",
         why="another client opens one of its own, and speaks for the client",
         checks=(_MADE,),
     ),
