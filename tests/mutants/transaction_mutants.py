@@ -14,7 +14,7 @@ TRANSACTION_MUTANTS = (
         old="if max(b.hour, b.ended_hour) < hour]",
         new="if b.hour < hour]",
         why="a commit of an old half whose answer was lost is refused when it is repeated",
-        checks=(f"{_STATE}::test_an_end_is_remembered_for_an_hour_however_late_it_came",),
+        checks=(_STATE,),
     ),
     Mutant(
         name="a half with an end stays open",
@@ -38,7 +38,7 @@ TRANSACTION_MUTANTS = (
         old="        if of_topic + more > MAX_OPEN:\n",
         new="        if False:\n",
         why="a producer without an end fills every node's memory",
-        checks=(f"{_STATE}::test_so_many_halves_of_a_topic_may_be_open",),
+        checks=(_STATE,),
     ),
     Mutant(
         name="a snapshot shares halves that are checked later",
@@ -62,7 +62,7 @@ TRANSACTION_MUTANTS = (
         old="    if before in (Fate.HELD, wanted):\n",
         new="    if before is not Fate.UNKNOWN:\n",
         why="who rolls back what was committed is told that it was rolled back",
-        checks=(f"{_DOOR}::test_the_first_end_counts",),
+        checks=(_DOOR,),
     ),
     Mutant(
         name="a repeated end is refused",
@@ -70,7 +70,7 @@ TRANSACTION_MUTANTS = (
         old="    if before in (Fate.HELD, wanted):\n",
         new="    if before is Fate.HELD:\n",
         why="a commit whose answer was lost looks failed, and its producer undoes its work",
-        checks=(f"{_DOOR}::test_the_first_end_counts",),
+        checks=(_DOOR,),
     ),
     Mutant(
         name="who does not know yet rolls back",
@@ -78,7 +78,7 @@ TRANSACTION_MUTANTS = (
         old="        elif request.resolution == _ROLLBACK:\n",
         new="        else:\n",
         why="Python's checker that says UNKNOWN loses the message",
-        checks=(f"{_DOOR}::test_who_does_not_know_yet_is_answered_ok",),
+        checks=(_DOOR,),
     ),
     Mutant(
         name="anybody may end any transaction",
@@ -86,7 +86,7 @@ TRANSACTION_MUTANTS = (
         old=" or not self._keyed or not compare_digest(mac, self._mac(fields)):\n",
         new=":\n",
         why="hours and slots can be guessed",
-        checks=(f"{_DOOR}::test_ids_are_of_one_topic_and_cannot_be_guessed",),
+        checks=(_DOOR,),
     ),
     Mutant(
         name="the fast way takes halves",
@@ -94,7 +94,7 @@ TRANSACTION_MUTANTS = (
         old="        if topic.type != NORMAL.name or sending.kind != NORMAL.name:\n",
         new="        if topic.type != sending.kind or sending.is_timed:\n",
         why="a half is answered without an id, so that nobody can end it",
-        checks=(f"{_DOOR}::test_a_half_is_delivered_once_its_transaction_is_committed",),
+        checks=(_DOOR,),
     ),
     Mutant(
         name="only this node's producers are asked",
@@ -102,7 +102,7 @@ TRANSACTION_MUTANTS = (
         old="        for endpoint in self._engine.endpoints():\n",
         new="        for endpoint in ():\n",
         why="a producer that is connected to a follower is never asked",
-        checks=(f"{_DOOR}::test_the_producer_is_asked_and_its_answer_counts",),
+        checks=(_DOOR,),
     ),
     Mutant(
         name="always the same producer is asked",
@@ -110,7 +110,7 @@ TRANSACTION_MUTANTS = (
         old="        for request in (own, other) if checks % 2 else (other, own):\n",
         new="        for request in (own, other):\n",
         why="one without a checker does not answer, and no other is asked",
-        checks=(f"{_DOOR}::test_producers_are_asked_in_turn",),
+        checks=(_DOOR,),
     ),
     Mutant(
         name="producers are known by their Settings alone",
@@ -118,7 +118,7 @@ TRANSACTION_MUTANTS = (
         old="        for client_id in client_ids:\n            streams =",
         new="        for client_id in ():\n            streams =",
         why="those follow a new connection late, or never",
-        checks=(f"{_DOOR}::test_a_producer_is_known_without_settings",),
+        checks=(_DOOR,),
     ),
     Mutant(
         name="a half is asked about each half minute for ever",
@@ -126,7 +126,7 @@ TRANSACTION_MUTANTS = (
         old="    return _EVERY_MS if checks < OFTEN else _SELDOM_MS\n",
         new="    return _EVERY_MS\n",
         why="thousands that nobody ends keep the log and the streams busy",
-        checks=(f"{_DOOR}::test_a_half_that_nobody_ends_stays_and_is_asked_about_seldom",),
+        checks=(_DOOR,),
     ),
     Mutant(
         name="what waits since a restore is asked about",
@@ -134,7 +134,7 @@ TRANSACTION_MUTANTS = (
         old=" is None or held.is_waiting(ref):\n",
         new=" is None:\n",
         why="producers of the original are asked by its copy, if it was paused while they waited",
-        checks=(f"{_DOOR}::test_halves_that_wait_for_their_check_are_paused_by_a_restore",),
+        checks=(_DOOR,),
     ),
     Mutant(
         name="a new leader asks about all at once",
@@ -142,7 +142,7 @@ TRANSACTION_MUTANTS = (
         old="        if self._held is None or next_ms > self._began_ms:\n",
         new="        if True:\n",
         why="a failover is answered by a storm of questions",
-        checks=(f"{_DOOR}::test_what_is_overdue_is_spread",),
+        checks=(_DOOR,),
     ),
     Mutant(
         name="a half waits on a sidecar's disk",
@@ -150,6 +150,6 @@ TRANSACTION_MUTANTS = (
         old='            if checked(send.request, client_id, "").is_half:\n',
         new="            if False:\n",
         why="it is answered without an id, so that nobody can end it",
-        checks=("tests/sidecar/test_sends.py::test_a_message_of_a_transaction_waits_on_no_disk",),
+        checks=("tests/sidecar/test_sends.py",),
     ),
 )
