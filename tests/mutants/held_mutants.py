@@ -95,8 +95,8 @@ HELD_MUTANTS = (
     Mutant(
         name="an hour that is long over is forgotten with what it holds",
         file="broker/held_messages.py",
-        old="if b.hour < hour and not b.live]:",
-        new="if b.hour < hour]:",
+        old="in over if not bucket.live]:",
+        new="in over]:",
         why="an outage of two hours loses all that was due in it",
         checks=(_COMMANDS, _MODEL),
     ),
@@ -119,8 +119,8 @@ HELD_MUTANTS = (
     Mutant(
         name="a snapshot does not say what waits for a word",
         file="broker/held_bucket.py",
-        old="self.size_bytes, self.paused\n        yield",
-        new="self.size_bytes, 0\n        yield",
+        old="self.paused, pieces, halves",
+        new="0, pieces, halves",
         why="a restored log fires what its original has fired",
         checks=(_COMMANDS, _MODEL),
     ),

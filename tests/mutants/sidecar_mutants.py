@@ -22,8 +22,8 @@ SIDECAR_MUTANTS: Final = (
     Mutant(
         name="a send overtakes its spooled lane",
         file="sidecar/sends.py",
-        old="        if lane.is_behind:\n            self._stand_behind",
-        new="        if lane.writing < 0:\n            self._stand_behind",
+        old="        elif lane.is_behind:\n            self._stand_behind",
+        new="        elif lane.writing < 0:\n            self._stand_behind",
         why="what was sent later is stored before what was sent first",
         checks=(_SENDS,),
     ),

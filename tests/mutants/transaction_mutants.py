@@ -76,7 +76,7 @@ TRANSACTION_MUTANTS = (
         name="who does not know yet rolls back",
         file="rocketmq/transactions.py",
         old="        elif request.resolution == _ROLLBACK:\n",
-        new="        else:\n",
+        new="        elif request.resolution != _COMMIT:\n",
         why="Python's checker that says UNKNOWN loses the message",
         checks=(_DOOR,),
     ),
