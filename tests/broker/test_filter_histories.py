@@ -44,6 +44,8 @@ _FILTERS: tuple[Tags, ...] = (
 )
 _LEASE_MS = 5_000
 _HISTORIES = 150
+_A_CHANGE = 1 << 48
+"""So much higher is the receive id of a handle that ChangeInvisibleDuration answers."""
 
 
 @dataclass
@@ -185,11 +187,17 @@ class _World:
     def change(self) -> None:
         lease, ms = self._handle(), self.rng.choice([1, 2_000, 60_000])
         command = ChangeInvisible(group="g", topic="t", lease=lease, invisible_ms=ms)
-        self.append(command.encode())
+        result = self.append(command.encode())
+        held = self.queues[lease.queue_id].held.get(lease.offset)
+        if held and held.receive_id - lease.receive_id == _A_CHANGE:  # sent again
+            assert getattr(result, "receive_id", None) == held.receive_id, f"seed {self.seed}"
+            return
         queue = self.queues[lease.queue_id]
         held = queue.set_end(lease.offset, lease.receive_id, self.log.now_ms + ms)
         if held:
+            held.receive_id += _A_CHANGE
             held.client_id, held.arrived = "", False
+            self.handles.append((lease.queue_id, lease.offset, held.receive_id))
 
     def renew(self) -> None:
         lease, arrived = self._handle(), self.rng.random() < 0.5

@@ -106,6 +106,13 @@ EVIDENCE = {
     "SQL92 filters": (
         "tests/rocketmq/test_expression_scans.py::test_a_consumer_gets_what_matches",
         "tests/rocketmq/test_expression_scans.py::test_another_filter_is_refused_by_name",
+        "tests/rocketmq/test_expression_scans.py::test_a_new_leader_goes_on_where_the_group_is",
+        "tests/rocketmq/test_expressions.py::test_an_expression_matches",
+    ),
+    "Dead letters": (
+        "tests/broker/test_dead_letters.py::test_each_message_ends_once",
+        "tests/rocketmq/test_dead_letters_moved.py::test_what_a_dead_leader_was_told_the_next_one_moves",
+        "tests/rocketmq/test_dead_letters_moved.py::test_dead_letters_are_listed_sent_back_and_dropped",
     ),
     "`DELAY` topics": (
         "tests/rocketmq/test_sdk.py::test_a_delayed_message_comes_when_it_is_due_or_is_recalled",

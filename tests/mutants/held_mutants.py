@@ -181,6 +181,14 @@ HELD_MUTANTS = (
         checks=(_DUE,),
     ),
     Mutant(
+        name="all of an hour is taken in at once",
+        file="broker/due_slots.py",
+        old="            while self._take_in(hour):\n                yield ()\n",
+        new="            while self._take_in(hour):\n                pass\n",
+        why="an hour of a million stops the leader's loop for a second",
+        checks=(_DUE,),
+    ),
+    Mutant(
         name="an opened piece is believed after it was moved",
         file="broker/due_slots.py",
         old="        if found is None or found[0] is not sealed:\n",
@@ -210,6 +218,14 @@ HELD_MUTANTS = (
         old="if message.payload.index < index] or found[:1]\n",
         new="if message.payload.index < index]\n",
         why="one recalled message keeps the log from being dropped",
+        checks=(_ROLLER,),
+    ),
+    Mutant(
+        name="RETAIN is proposed for what is held back",
+        file="replica/held_roller.py",
+        old="        return first_index_without(sealed, self._state.held.first_entry)\n",
+        new="        return index\n",
+        why="a leader with much to copy commits a RETAIN each second that drops nothing",
         checks=(_ROLLER,),
     ),
     Mutant(

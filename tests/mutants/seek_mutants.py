@@ -88,4 +88,12 @@ SEEK_MUTANTS = (
         why="a reader never learns that retention was quicker than it",
         checks=(_OFFSETS,),
     ),
+    Mutant(
+        name="a pull takes an SQL filter for a list of tags",
+        file="rocketmq/pulling.py",
+        old="        if request.filter_expression.type == definition.FilterType.SQL:\n",
+        new="        if request.filter_expression.expression is None:\n",
+        why="a reader is told that there is nothing, where everything matches",
+        checks=(_OFFSETS,),
+    ),
 )

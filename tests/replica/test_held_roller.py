@@ -14,6 +14,7 @@ from dledger.broker.held_refs import HOUR_MS, Fate, HeldMessage, Kind, Ref
 from dledger.broker.message import Columns, Message, id_of_place
 from dledger.broker.produce import ProduceFrame, encode_produce
 from dledger.broker.results import Produced
+from dledger.replica import held_roller
 from dledger.types import Typed
 from tests.replica.group import DriverGroup, DriverNode
 from tests.replica.test_node_snapshots import _TIGHT, _digests_agree, _state, _upkeep
@@ -32,23 +33,32 @@ async def _group(directory: Path) -> tuple[DriverGroup, DriverNode]:
     return group, leader
 
 
-async def _hold(
-    leader: DriverNode, numbers: Sequence[int], *, ids: bool = True, host: str = "h"
-) -> list[Ref]:
-    """Hold messages, a command each; return what they are called."""
-    found = []
-    for number in numbers:
-        due_ms = _DUE_MS + number * HOUR_MS
-        typed, name = Typed(deliver_at_ms=due_ms), f"held {number}" if ids else ""
-        message = Message(message_id=name, body=_BODY, born_at_ms=number, typed=typed)
-        produce = encode_produce(
-            Columns.of([message]), client_id="c", topic="later", born_host=host
+def _held(numbers: Sequence[int], *, ids: bool = True) -> bytes:
+    """Return the command that holds messages, each for an hour of its own."""
+    due_ms = [_DUE_MS + number * HOUR_MS for number in numbers]
+    messages = [
+        Message(
+            message_id=f"held {number}" if ids else "",
+            body=_BODY,
+            born_at_ms=number,
+            typed=Typed(deliver_at_ms=due),
         )
-        command = encode_produce_held(Kind.TIMER, [due_ms], produce)
-        result = await leader.driver.propose(command, grows=True)
-        assert isinstance(result, Produced), result
-        found.append(Ref.unpack(result.offsets[0]))
-    return found
+        for number, due in zip(numbers, due_ms, strict=True)
+    ]
+    produce = encode_produce(Columns.of(messages), client_id="c", topic="later", born_host="h")
+    return encode_produce_held(Kind.TIMER, due_ms, produce)
+
+
+async def _propose(leader: DriverNode, command: bytes) -> list[Ref]:
+    """Hold messages; return what they are called."""
+    result = await leader.driver.propose(command, grows=True)
+    assert isinstance(result, Produced), result
+    return [Ref.unpack(offset) for offset in result.offsets]
+
+
+async def _hold(leader: DriverNode, numbers: Sequence[int], *, ids: bool = True) -> list[Ref]:
+    """Hold messages, a command each."""
+    return [ref for number in numbers for ref in await _propose(leader, _held([number], ids=ids))]
 
 
 async def _read(node: DriverNode, held: HeldMessage) -> tuple[Message, str]:
@@ -118,6 +128,30 @@ async def test_with_nothing_more_to_drop_nothing_is_proposed(tmp_path: Path) -> 
     await _rounds(group, leader, 3, hours=1)
 
     assert leader.driver.applied_index == last
+    await group.stop()
+
+
+async def test_a_round_copies_a_bounded_part_and_no_retain_is_in_vain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is held back is proposed once something may go, not each second."""
+    monkeypatch.setattr(held_roller, "_PIECES_A_ROUND", 1)
+    group, leader = await _group(tmp_path)
+    refs = await _propose(leader, _held(range(4)))
+    await _produce(leader, "now", range(12))
+    for node in group.nodes.values():
+        node.lives(2 * _HOUR_S)
+    upkeep, firsts = _upkeep(leader, hours=1), list[int]()
+    for _ in range(12):
+        before, first = leader.driver.applied_index, _state(leader).first_index
+        await upkeep.run()
+        firsts.append(_state(leader).first_index)
+        proposed = leader.driver.applied_index - before
+        assert proposed <= 1 + (firsts[-1] > first), "a copy, and a RETAIN that lets some go"
+
+    await _digests_agree(group)
+    assert firsts[1] < firsts[-1]
+    await _is_there(group, refs)
     await group.stop()
 
 

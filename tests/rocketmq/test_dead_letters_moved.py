@@ -8,8 +8,9 @@ import pytest
 
 from dledger.broker.deliveries import MOVE_AGAIN_MS
 from dledger.broker.redelivery import DEFAULT_ATTEMPTS
+from dledger.client import AppendStream, Client
 from dledger.client.admin_client import AdminClient
-from dledger.errors import InvalidArgument, UnknownGroup
+from dledger.errors import InvalidArgument, Refused, UnknownGroup
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.rocketmq_stubs import definition, service
 from dledger.services.dead_letter_admin import DeadLetterAdminServicer
@@ -231,6 +232,25 @@ async def test_what_was_sent_back_is_not_stored_again_if_that_is_repeated(
     assert [each.was_sent_before for each in letters] == [False, True]
     assert letters[0].sent_to_offset == letters[1].sent_to_offset
     assert group.nodes[0].engine.state.topics.messages("t") == 2
+
+
+async def test_no_producer_sends_to_dead_letters(client: RocketClient, group: MemoryGroup) -> None:
+    """By whichever way: else a group would have what it never gave up, and nothing says whence."""
+    await client.send(message(1))
+    _, (got,), _ = await client.receive()
+    await _forward(client, got)
+    refusal = f"topic '{_DEAD}' takes no messages of producers"
+
+    answer = await client.send(message(2, topic=_DEAD))
+    async with Client(group.addresses[0]) as native:
+        with pytest.raises(InvalidArgument, match=refusal):
+            await native.append(_DEAD, [b"a"])
+    async with AppendStream(group.addresses[0]) as stream:
+        with pytest.raises(Refused, match=refusal):
+            await stream.append(_DEAD, [b"a"])
+
+    assert (code(answer.status), refusal in answer.status.message) == ("BAD_REQUEST", True)
+    assert group.nodes[0].engine.state.topics.messages(_DEAD) == 1
 
 
 async def test_what_cannot_go_back_stays_and_says_why(

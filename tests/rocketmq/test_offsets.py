@@ -67,6 +67,7 @@ async def _pull(
     wait_s: float = 0.0,
     expression: str = "*",
     queue: definition.MessageQueue | None = None,
+    is_sql: bool = False,
 ) -> tuple[definition.Status, list[definition.Message], int, list[str]]:
     """Return the status, the messages, the offset to go on from, and the order they came in."""
     request = service.PullMessageRequest(
@@ -75,7 +76,8 @@ async def _pull(
         offset=offset,
         batch_size=batch,
         filter_expression=definition.FilterExpression(
-            type=definition.FilterType.TAG, expression=expression
+            type=definition.FilterType.SQL if is_sql else definition.FilterType.TAG,
+            expression=expression,
         ),
     )
     request.long_polling_timeout.FromMilliseconds(int(wait_s * 1000))
@@ -236,6 +238,9 @@ async def test_what_cannot_be_is_refused_by_name(client: RocketClient) -> None:
     assert code((await _query(client, policies.TIMESTAMP, -5)).status) == "BAD_REQUEST"
     assert code((await _pull(client, 0, batch=0))[0]) == "BAD_REQUEST"
     assert code((await _pull(client, 0, expression="a |"))[0]) == "ILLEGAL_FILTER_EXPRESSION"
+    refused, *_ = await _pull(client, 0, expression="a = 1", is_sql=True)
+    assert code(refused) == "ILLEGAL_FILTER_EXPRESSION"
+    assert refused.message == "PullMessage takes no SQL92 filter: use tags, or ReceiveMessage"
     assert code((await _pull(client, 0, queue=_queue(7)))[0]) == "BAD_REQUEST"
     assert code((await _pull(client, 0, queue=_queue(0, "nowhere")))[0]) == "TOPIC_NOT_FOUND"
 

@@ -22,6 +22,7 @@ _ERRORS: list[DledgerError] = [
     errors.InvalidArgument("field x"),
     errors.IllegalKey("t", "row 0 has 2"),
     errors.SeveralQueues("keys of several queues", queues=3),
+    errors.FilterInUse.of("a = 1"),
     errors.UnknownTopic("t"),
     errors.AlreadyBootstrapped("id"),
     errors.Unavailable("later"),

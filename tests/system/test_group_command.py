@@ -98,6 +98,11 @@ async def test_a_group_is_made_where_it_is_to_begin(
 
     assert [each.body for each in got] == [b"new"]
     assert "existed already; it goes on where it is: dledger group reset moves it" in said
+    assert await run("group", "create", "few", "--max-attempts", "3", *address) == 0
+    assert await run("group", "create", "few", "--max-attempts", "5", *address) == 0
+    assert "its attempts stay as they are: dledger group set" in capsys.readouterr().out
+    assert await run("group", "set", "few", "--max-attempts", "4", *address) == 0
+    assert "delivers a message 4 times at most, before 3 times" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         await run("group", "create", "bad", "--from", "yesterday", *address)
     assert "is not oldest, newest or a time" in capsys.readouterr().err

@@ -50,6 +50,18 @@ def check_may_be_made(name: str) -> None:
         )
 
 
+def check_may_be_sent_to(name: str) -> None:
+    """Raise InvalidArgument unless producers may send to a topic of this name.
+
+    Not part of the replicated state's rules either: what is moved there is not sent.
+    """
+    if name.startswith(KEPT_PREFIXES):
+        raise InvalidArgument(
+            f"topic {name[:MAX_NAME_LENGTH]!r} takes no messages of producers: those that its "
+            "group gave up are moved there, and resending one sends it to where it came from"
+        )
+
+
 def is_scope(client_id: str) -> bool:
     """Whether a client id has the form that is reserved for the group's own scopes."""
     return _SCOPE.search(client_id) is not None

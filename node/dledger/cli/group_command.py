@@ -31,7 +31,7 @@ examples:
   dledger group list --endpoint 10.0.0.1:20911
   dledger group show billing --endpoint 10.0.0.1:20911
   dledger group create billing --endpoint 10.0.0.1:20911 --json
-  dledger group create audit --from newest --endpoint 10.0.0.1:20911
+  dledger group create audit --from newest --max-attempts 5 --endpoint 10.0.0.1:20911
   dledger group reset billing --topic orders --to 2026-11-28T06:00:00Z --dry-run \
       --endpoint 10.0.0.1:20911
   dledger group reset billing --topic orders --queue 3 --to 4711 --endpoint 10.0.0.1:20911
@@ -40,8 +40,9 @@ examples:
 
 A consumer group is created when a consumer first asks for messages; use create to have it earlier.
 --from says where it begins in every topic that it will read: oldest (the default), newest, or a
-time. Where its members ask for different tags of a topic, list shows what is unread for each
-filter; the group's number is that of the slowest.
+time; --max-attempts after how many deliveries a message is a dead letter, as set does. Where its
+members ask for different tags of a topic, list shows what is unread for each filter; the group's
+number is that of the slowest.
 reset lets a group go on from elsewhere in a topic: oldest, newest, a time, or an offset. What its
 members hold of the topic then is theirs no more: their acknowledgements are refused, and what lies
 behind the new place is delivered again, beginning with the first attempt. --dry-run only shows it.
@@ -94,6 +95,12 @@ def add_create_arguments(parser: argparse.ArgumentParser) -> None:
         default=_OLDEST,
         metavar="PLACE",
         help="oldest, newest, or a time: where it begins [oldest]",
+    )
+    parser.add_argument(
+        "--max-attempts",
+        type=int,
+        metavar="N",
+        help="deliveries of a message; 0: without end [17]",
     )
     add_admin_arguments(parser, EPILOG)
 
@@ -166,9 +173,13 @@ async def create(args: argparse.Namespace) -> int:
     """Create a consumer group."""
     async with admin_of(args) as admin:
         created = await admin.create_group(args.name, args.begin)
+        if created and args.max_attempts is not None:
+            await admin.set_group(args.name, max_attempts=args.max_attempts)
     done = f"consumer group {args.name} {'created' if created else 'existed already'}"
     if not created and args.begin != Place():
         done += "; it goes on where it is: dledger group reset moves it"
+    if not created and args.max_attempts is not None:
+        done += "; its attempts stay as they are: dledger group set changes them"
     return tell(args, {"name": args.name, "created": created}, done)
 
 

@@ -10,12 +10,14 @@ import dataclasses
 import datetime
 import json
 import sys
+from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
 from dledger.cli.admin_options import Action, add_admin_arguments, admin_of, in_json, tell
-from dledger.client import ErasedView, ErasuresView, StoredRecord
+from dledger.client import ErasedView, ErasuresView, StoredRecord, Typed
 from dledger.errors import InvalidArgument
+from dledger.types import NO_PRIORITY
 
 EPILOG: Final = """\
 examples:
@@ -104,6 +106,7 @@ def _print(args: argparse.Namespace, queue_id: int, stored: StoredRecord) -> Non
             "tag": record.tag,
             "keys": list(record.keys),
             "properties": dict(record.properties),
+            **({} if stored.typed is None else dataclasses.asdict(stored.typed)),
         }
         print(json.dumps({**view, **in_json(record.body)}), flush=True)
         return
@@ -116,7 +119,26 @@ def _print(args: argparse.Namespace, queue_id: int, stored: StoredRecord) -> Non
         print(f"  key {key}")
     for name, value in record.properties.items():
         print(f"  {name} = {value}")
+    for line in _typed_lines(stored.typed or Typed()):
+        print(f"  {line}")
     print(f"  {record.body.decode(errors='backslashreplace')}", flush=True)
+
+
+def _typed_lines(typed: Typed) -> Iterator[str]:
+    """Yield what a message has that only some types of topics know."""
+    if typed.message_group:
+        yield f"message group {typed.message_group}"
+    if typed.deliver_at_ms:
+        at = datetime.datetime.fromtimestamp(typed.deliver_at_ms / 1000, datetime.UTC)
+        yield f"not delivered before {at:%Y-%m-%d %H:%M:%S} UTC"
+    if typed.priority != NO_PRIORITY:
+        yield f"priority {typed.priority}"
+    moved = typed.moved_from
+    if moved is not None:
+        yield (
+            f"moved here from topic {moved.topic}, queue {moved.queue_id}, offset {moved.offset}, "
+            f"after {moved.attempts} deliveries"
+        )
 
 
 async def erase(args: argparse.Namespace) -> int:

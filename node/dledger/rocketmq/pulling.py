@@ -121,6 +121,11 @@ class Puller:
     async def _check(self, request: service.PullMessageRequest, caller: Caller) -> _Pull:
         client_id(caller)
         group, name = group_name(request.group), topic_name(request.message_queue.topic)
+        if request.filter_expression.type == definition.FilterType.SQL:
+            raise Rejected(
+                Code.ILLEGAL_FILTER_EXPRESSION,
+                "PullMessage takes no SQL92 filter: use tags, or ReceiveMessage",
+            )
         tags = tags_of(request.filter_expression)
         if request.batch_size < 1:
             raise Rejected(Code.BAD_REQUEST, f"batch_size must be positive: {request.batch_size}")

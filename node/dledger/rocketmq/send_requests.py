@@ -28,6 +28,7 @@ from dledger.checks.messages import (
     check_trace,
     check_typed,
 )
+from dledger.checks.names import check_may_be_sent_to
 from dledger.checks.packed import check_small
 from dledger.checks.replays import replay_mark
 from dledger.checks.resources import checked_client_id, topic_name
@@ -121,6 +122,8 @@ def checked(
     """
     sender = checked_client_id(client_id)
     topic = topic_of(request.messages)
+    if topic[0] == "%":  # as hardly ever
+        check_may_be_sent_to(topic)
     messages: list[Message] = []
     unchecked: list[bytes] = []
     size_bytes = 0

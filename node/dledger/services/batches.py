@@ -26,7 +26,7 @@ from dledger.checks.messages import (
     check_trace,
     check_typed,
 )
-from dledger.checks.names import check_client_id, check_name
+from dledger.checks.names import check_client_id, check_may_be_sent_to, check_name
 from dledger.common.features import FEATURES
 from dledger.errors import FeatureNotReady, InvalidArgument
 
@@ -90,6 +90,7 @@ def _only_batch(command: bytes) -> ProduceFrame:
 
 def _check_names(batch: ProduceFrame) -> None:
     check_name("topic", batch.topic)
+    check_may_be_sent_to(batch.topic)
     check_client_id(batch.client_id)
     check_born_host(batch.born_host)
     check_count(batch.count)

@@ -31,7 +31,7 @@ from dledger.checks.messages import (
     check_times,
     check_total,
 )
-from dledger.checks.names import check_client_id, check_name
+from dledger.checks.names import check_client_id, check_may_be_sent_to, check_name
 from dledger.door.contract import Stream
 from dledger.errors import DledgerError, MessageIdConflict, NotLeader
 from dledger.requests.context import RequestContext
@@ -77,6 +77,7 @@ class LedgerHandlers(NativeHandlers):
     async def _append(self, request: pb.AppendRequest, _: Caller) -> pb.AppendResponse:
         topic = request.topic
         check_name("topic", topic)
+        check_may_be_sent_to(topic)
         command, request_client = command_of(request), request.client_id
         del request  # free this second copy of the bodies while the command waits
         command = for_topic(command, await self._context.resolver.topic(topic))
