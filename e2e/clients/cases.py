@@ -280,9 +280,9 @@ async def delay_refused(stage: Stage) -> None:
     await _kind_refused(stage, "DELAY", deliver_at_ms=4_000_000_000_000)
 
 
-async def delayed(stage: Stage) -> None:
+async def sent_for_later(stage: Stage) -> None:
     """A message for later comes once, and not before; one whose time has passed comes at once."""
-    topic = await stage.topic("delayed", "DELAY")
+    topic = await stage.topic("sent_for_later", "DELAY")
     async with stage.user() as user:
         await user.producer(topic)
         now_s, began_s = time.time(), time.monotonic()
@@ -351,7 +351,7 @@ CASES: Final[Mapping[str, Case]] = {
     for case in (
         push, simple, async_send, properties, tags, bodies, whole_4_mib, body_over_the_limit,
         long_poll, redelivery, change, failed_comes_again, restart, two_groups, three_share,
-        unknown_topic, known_topic, fifo_refused, delay_refused, delayed, transaction,
+        unknown_topic, known_topic, fifo_refused, delay_refused, sent_for_later, transaction,
         transaction_refused, sql,
     )
 }  # fmt: skip

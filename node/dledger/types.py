@@ -159,11 +159,16 @@ class StoredRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Appended:
-    """Where a batch went: queue offsets of its records in order, and its Raft index."""
+    """Where a batch went: queue offsets of its records in order, and its Raft index.
+
+    *recall_handles*: what recalls each record that waits for its time, whose offset is -1; empty if
+    none does.
+    """
 
     queue_id: int
     offsets: tuple[int, ...]
     index: int
+    recall_handles: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

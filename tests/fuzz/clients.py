@@ -23,9 +23,9 @@ from dledger.checks.replays import replay_mark
 from dledger.checks.resources import client_id, group_name, topic_name
 from dledger.door import contract as door
 from dledger.errors import InvalidArgument, InvalidReceiptHandle, Refused
+from dledger.requests.recall_handles import RecallHandles
 from dledger.rocketmq import telemetry
 from dledger.rocketmq.expressions import expression
-from dledger.rocketmq.recall_handles import RecallHandles
 from dledger.rocketmq.receipts import Receipts as Handles
 from dledger.rocketmq.receiving import (
     attempt_of,

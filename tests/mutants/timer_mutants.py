@@ -26,7 +26,7 @@ TIMER_MUTANTS = (
     ),
     Mutant(
         name="a past time is held",
-        file="rocketmq/delivery_times.py",
+        file="requests/delivery_times.py",
         old="    return latest_ms > date_ms\n",
         new="    return True\n",
         why="what is to be delivered at once costs twice, and has a handle that is of no use",
@@ -34,7 +34,7 @@ TIMER_MUTANTS = (
     ),
     Mutant(
         name="any delivery time is taken",
-        file="rocketmq/delivery_times.py",
+        file="requests/delivery_times.py",
         old="    if latest_ms - date_ms > MAX_DELAY_MS:\n",
         new="    if False:\n",
         why="a slip of the pen holds a message for a hundred years",
@@ -66,7 +66,7 @@ TIMER_MUTANTS = (
     ),
     Mutant(
         name="a recall says OK to what was delivered",
-        file="rocketmq/recalling.py",
+        file="requests/recalls.py",
         old="        if result.before[0] is Fate.DELIVERED:\n",
         new="        if False:\n",
         why="a producer believes that nobody gets what somebody has",
@@ -74,7 +74,7 @@ TIMER_MUTANTS = (
     ),
     Mutant(
         name="a recall handle is not checked",
-        file="rocketmq/recall_handles.py",
+        file="requests/recall_handles.py",
         old="        if not compare_digest(mac, self._mac(fields + named)):\n",
         new="        if False:\n",
         why="whoever can count recalls the messages of others",
@@ -82,7 +82,7 @@ TIMER_MUTANTS = (
     ),
     Mutant(
         name="a recall handle is good for a topic that was made anew",
-        file="rocketmq/recall_handles.py",
+        file="requests/recall_handles.py",
         old='        about = f"recall\\0{topic}\\0{generation}\\0".encode()\n',
         new='        about = f"recall\\0{topic}\\0".encode()\n',
         why="a handle of a deleted topic recalls a message of its successor",

@@ -13,7 +13,7 @@ from dledger.broker.held_refs import Ref
 from dledger.broker.message import Columns
 from dledger.broker.produce import NO_QUEUE, encode_produce
 from dledger.common.limits import MAX_CLIENT_FRAME_BYTES
-from dledger.rocketmq.recall_handles import RecallHandles
+from dledger.requests.recall_handles import RecallHandles
 from dledger.rocketmq.receipts import Receipts
 from dledger.rocketmq.transaction_ids import TransactionIds
 from dledger.rpc.pb import dledger_pb2 as pb
@@ -248,6 +248,7 @@ GOOD: Mapping[str, Any] = {
     "Telemetry": service.TelemetryCommand(settings=definition.Settings()),
     **{name: getattr(service, f"{name}Request")() for name in LATER},
     "Ledger/Append": append(),
+    "Ledger/Recall": pb.RecallRequest(topic=TIMED, recall_handle=recall().recall_handle),
     "Ledger/Produce": produce(),
     "Ledger/Read": read(),
     "Ledger/ReadBatches": read(),
@@ -265,6 +266,7 @@ WRITES = (
     "UpdateOffset",
     "RecallMessage",
     "Ledger/Append",
+    "Ledger/Recall",
     "Ledger/Produce",
     "Topics/CreateTopic",
 )
@@ -468,6 +470,10 @@ def _timed() -> Iterator[Asked]:
     yield bad("SendMessage", "a topic of NORMAL, a time", send(sent(**late)))
     yield bad("SendMessage", "two types at once", send(sent(**late), sent(2)))
     yield bad("Ledger/Append", "a topic of DELAY", append(topic=TIMED))
+    yield bad("Ledger/Append", "a topic of NORMAL, a time", append(deliver_at_ms=1))
+    yield bad("Ledger/Append", "the year 9999", append(topic=TIMED, deliver_at_ms=1 << 47))
+    yield bad("Ledger/Append", "before 1970", append(topic=TIMED, deliver_at_ms=-1))
+    yield bad("Ledger/Recall", "a handle: forged", pb.RecallRequest(topic=TIMED))
     for what, handle in {"none": "", "malformed": "nonsense", "forged": "A" * 40}.items():
         yield bad("RecallMessage", f"handle: {what}", recall(handle=handle))
     yield bad("RecallMessage", "a topic of NORMAL", recall(TOPIC))

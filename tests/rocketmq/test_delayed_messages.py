@@ -11,10 +11,13 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from dledger.broker.commands import CreateTopic, DeleteTopic
 from dledger.broker.topics import DELAY
+from dledger.client import Client
 from dledger.common.metrics import NodeMetrics
+from dledger.errors import Refused
 from dledger.replica.firing import Firing
-from dledger.rocketmq.delivery_times import MAX_DELAY_MS
+from dledger.requests.delivery_times import MAX_DELAY_MS
 from dledger.rpc.rocketmq_stubs import definition, service
+from dledger.types import Record, Typed
 from tests.requests.memory_group import MemoryGroup
 from tests.requests.rocketmq_client import RocketClient, code, message
 from tests.waiting import eventually
@@ -343,3 +346,41 @@ async def test_nothing_goes_while_the_date_is_not_known(
     assert before == 1
     assert firing.overdue_ms == 0 or firing.overdue_ms >= HOUR_MS
     assert await _bodies(client) == [b"body"]
+
+
+@pytest.mark.usefixtures("firing")
+async def test_our_own_client_sends_for_later_and_recalls(group: MemoryGroup) -> None:
+    """A batch has a handle for each record; a repeated one has the same."""
+    due_ms = group.now_ms() + HOUR_MS
+    records = [Record(body=b"one", message_id="1"), Record(body=b"two", message_id="2")]
+    async with Client(group.addresses[0]) as client:
+        appended = await client.append(TOPIC, records, deliver_at_ms=due_ms)
+        again = await client.append(TOPIC, records, deliver_at_ms=due_ms)
+        recalled = await client.recall(TOPIC, appended.recall_handles[0])
+        await _let_pass(group, HOUR_MS)
+        stored = [each async for each in client.read(TOPIC, 0)]
+        with pytest.raises(Refused, match="was delivered"):
+            await client.recall(TOPIC, appended.recall_handles[1])
+
+    assert appended.offsets == (-1, -1)
+    assert again.recall_handles == appended.recall_handles
+    assert recalled == "1"
+    assert [each.record.body for each in stored] == [b"two"]
+    assert [each.typed for each in stored] == [Typed(deliver_at_ms=due_ms)]
+
+
+@pytest.mark.usefixtures("firing")
+async def test_our_own_client_is_told_what_cannot_wait(group: MemoryGroup) -> None:
+    """Records with a time for another type of topic, without one for this, or for too late."""
+    await _make(group, "n", "NORMAL")
+    now_ms = group.now_ms()
+    async with Client(group.addresses[0]) as client:
+        with pytest.raises(Refused, match="NORMAL messages, not DELAY"):
+            await client.append("n", [b"x"], deliver_at_ms=now_ms + HOUR_MS)
+        with pytest.raises(Refused, match="DELAY messages, not NORMAL"):
+            await client.append(TOPIC, [b"x"])
+        with pytest.raises(Refused, match="40 days"):
+            await client.append(TOPIC, [b"x"], deliver_at_ms=now_ms + 2 * MAX_DELAY_MS)
+        past = await client.append(TOPIC, [b"x"], deliver_at_ms=now_ms - 1)
+
+    assert (past.offsets, past.recall_handles) == ((0,), ())

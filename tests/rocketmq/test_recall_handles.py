@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dledger.broker.held_refs import Ref
-from dledger.rocketmq.recall_handles import RecallHandles
+from dledger.requests.recall_handles import RecallHandles
 from dledger.rpc.status import Rejected
 
 _SECRET = bytes(range(32))

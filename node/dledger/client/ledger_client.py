@@ -135,7 +135,12 @@ class Client(Channel):
         return tuple(sorted(found, key=lambda topic: topic.name))
 
     async def append(
-        self, topic: str, records: Iterable[Record | bytes], *, queue_id: int = -1
+        self,
+        topic: str,
+        records: Iterable[Record | bytes],
+        *,
+        queue_id: int = -1,
+        deliver_at_ms: int = 0,
     ) -> Appended:
         """Append one batch to one queue; return once a majority has synced it.
 
@@ -143,6 +148,8 @@ class Client(Channel):
             topic: The topic.
             records: Records or bare bodies.
             queue_id: The queue; -1 lets the leader choose; in a compacted topic the keys do.
+            deliver_at_ms: For a topic of type DELAY: not to be delivered before, Unix milliseconds,
+                40 days ahead at most. What waits has a recall handle, and no offset yet (-1).
 
         Raises:
             MessageIdConflict: Some messages have ids that other messages used; the rest is stored.
@@ -155,7 +162,22 @@ class Client(Channel):
             Unavailable: Likewise, but no node accepted the batch: it is not stored.
         """
         request = self._append_request(topic, records, queue_id)
+        request.deliver_at_ms = deliver_at_ms
         return _appended(await self._retried(self._ledger.Append, request))
+
+    async def recall(self, topic: str, recall_handle: str) -> str:
+        """Recall a record that waits for its time; return its id: nobody ever gets it.
+
+        Repeated, it says the same.
+
+        Raises:
+            UnknownTopic: The topic does not exist.
+            Refused: The record was delivered, or that is too long ago to be known; or the handle is
+                none of this topic.
+            OutcomeUnknown: No leader answered within the timeout.
+        """
+        request = pb.RecallRequest(topic=topic, recall_handle=recall_handle)
+        return str((await self._retried(self._ledger.Recall, request)).message_id)
 
     async def append_once(
         self, topic: str, records: Iterable[Record], *, queue_id: int, timeout_s: float
@@ -274,5 +296,8 @@ class Client(Channel):
 
 def _appended(response: pb.AppendResponse) -> Appended:
     return Appended(
-        queue_id=response.queue_id, offsets=tuple(response.offsets), index=response.index
+        queue_id=response.queue_id,
+        offsets=tuple(response.offsets),
+        index=response.index,
+        recall_handles=tuple(response.recall_handles),
     )

@@ -93,6 +93,10 @@ class Sending(NamedTuple):
     unchecked: Sequence[bytes] = ()
     kind: str = NORMAL.name
 
+    def due_ms(self) -> list[int]:
+        """Return when each of its messages is to be delivered, Unix ms; empty: at once."""
+        return [each.typed.deliver_at_ms for each in self.messages if each.typed is not None]
+
     @property
     def is_timed(self) -> bool:
         """Whether each of its messages has a time at which it is to be delivered."""

@@ -28,13 +28,13 @@ from dledger.errors import (
     OffsetOutOfRange,
     Unavailable,
 )
+from dledger.requests.delivery_times import is_to_wait
 from dledger.requests.engine import Engine
+from dledger.requests.recall_handles import RecallHandles
 from dledger.requests.topic_resolver import TopicResolver
 from dledger.requests.unpacking import Unpacking
 from dledger.rocketmq.command_batcher import CommandBatcher, Place
-from dledger.rocketmq.delivery_times import is_to_wait
 from dledger.rocketmq.producers import Producers
-from dledger.rocketmq.recall_handles import RecallHandles
 from dledger.rocketmq.send_requests import (
     Origin,
     Sending,
@@ -104,7 +104,7 @@ class Sender:
     async def _send_timed(self, sending: Sending, topic: Topic) -> service.SendMessageResponse:
         """Hold messages until they are due, or store them if they are; a retry may find either."""
         secret = await self._resolver.secret()  # before: nothing is to be held without a handle
-        is_later = is_to_wait(sending.messages, self._engine.date_ms())
+        is_later = is_to_wait(sending.due_ms(), self._engine.date_ms())
         if is_later and (why := self._engine.holding_refusal()):
             raise DiskFull(why)
         places = await self._places(sending, await self._submitted(sending, is_held=is_later))
@@ -245,7 +245,7 @@ class Sender:
         scope = scope_of(origin.client_id, message)
         origin = origin._replace(client_id=scope, replay=None)
         again = Sending(origin, [message], len(message.body), sending.line, (), sending.kind)
-        is_later = sending.is_timed and is_to_wait([message], self._engine.date_ms())
+        is_later = sending.is_timed and is_to_wait(again.due_ms(), self._engine.date_ms())
         stored, row = _placed(await self._submitted(again, is_held=is_later))
         if row in stored.conflicts:
             raise MessageIdConflict.of_message(message.message_id)

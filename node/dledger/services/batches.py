@@ -5,15 +5,19 @@ The rules are those of `checks.messages`, of single messages; here each checks a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dledger.broker.command_frame import (
     CommandType,
     MalformedCommandError,
     UnknownCommandError,
     split,
 )
+from dledger.broker.held_commands import encode_produce_held
+from dledger.broker.held_refs import Kind
 from dledger.broker.key_queues import keyed_queue
 from dledger.broker.produce import NO_QUEUE, ProduceFrame, with_queue
-from dledger.broker.topics import NORMAL, TYPES, Topic
+from dledger.broker.topics import DELAY, NORMAL, TYPES, Topic
 from dledger.checks.messages import (
     check_body_sizes,
     check_born_host,
@@ -28,7 +32,9 @@ from dledger.checks.messages import (
 )
 from dledger.checks.names import check_client_id, check_may_be_sent_to, check_name
 from dledger.common.features import FEATURES
-from dledger.errors import FeatureNotReady, InvalidArgument
+from dledger.errors import DiskFull, FeatureNotReady, InvalidArgument
+from dledger.requests.delivery_times import is_to_wait
+from dledger.requests.engine import Engine
 
 
 def checked_batch(command: bytes) -> ProduceFrame:
@@ -78,6 +84,26 @@ def for_topic(command: bytes, topic: Topic) -> bytes:
         return with_queue(command, keyed_queue(_only_batch(command), topic))
     except MalformedCommandError as error:
         raise InvalidArgument(f"not a valid batch: {error}") from error
+
+
+def for_later(command: bytes, topic: Topic, engine: Engine, due_ms: Sequence[int]) -> bytes:
+    """Return a PRODUCE of messages with delivery times as it may be proposed for its topic.
+
+    That is as it is if all are due, else one that holds them.
+
+    Raises:
+        TopicTypeMismatch: The topic takes messages of another type.
+        Rejected: One is to be delivered too late.
+        Unavailable: What time it is is not known.
+        DiskFull: No more are held.
+    """
+    if topic.type != DELAY.name:
+        TYPES[topic.type].check(DELAY.name, ())
+    if not is_to_wait(due_ms, engine.date_ms()):
+        return command
+    if why := engine.holding_refusal():
+        raise DiskFull(why)
+    return encode_produce_held(Kind.TIMER, due_ms, command)
 
 
 def _only_batch(command: bytes) -> ProduceFrame:

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Final
 
 from dledger.broker.command_frame import MalformedCommandError
+from dledger.broker.held_refs import HELD_QUEUE, Ref
 from dledger.broker.message import Columns
 from dledger.broker.produce import NO_QUEUE, encode_produce
 from dledger.broker.results import Produced
@@ -30,20 +31,24 @@ from dledger.checks.messages import (
     check_tag,
     check_times,
     check_total,
+    check_typed,
 )
 from dledger.checks.names import check_client_id, check_may_be_sent_to, check_name
 from dledger.door.contract import Stream
 from dledger.errors import DledgerError, MessageIdConflict, NotLeader
 from dledger.requests.context import RequestContext
+from dledger.requests.recall_handles import RecallHandles
+from dledger.requests.recalls import recall
 from dledger.rpc.channel import LEADER_KEY, NOTHING_TAKEN_KEY
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.requests import parsed
 from dledger.rpc.status import grpc_code_of
-from dledger.services.batches import for_topic
+from dledger.services.batches import for_later, for_topic
 from dledger.services.native import NativeHandlers, native_method, native_stream
 from dledger.services.producing import Producing
 from dledger.services.reading import BatchReading, QueueSlice, encoded
 from dledger.services.record_message import record_message
+from dledger.types import Typed
 
 SERVICE_NAME: Final = "dledger.v1.Ledger"
 _READ_INDEX: Final = f"/{SERVICE_NAME}/ReadIndex"
@@ -70,17 +75,26 @@ class LedgerHandlers(NativeHandlers):
         append = native_method(
             f"/{SERVICE_NAME}/Append", pb.AppendRequest, self._append, messages=_messages
         )
+        recall_ = native_method(f"/{SERVICE_NAME}/Recall", pb.RecallRequest, self._recall)
         read_index = native_method(_READ_INDEX, pb.ReadIndexRequest, self._read_index)
         streams = (self._producing, self._reading, self._reading_batches)
-        return Service(self._pipeline, [append, read_index, *streams])
+        return Service(self._pipeline, [append, recall_, read_index, *streams])
 
     async def _append(self, request: pb.AppendRequest, _: Caller) -> pb.AppendResponse:
         topic = request.topic
         check_name("topic", topic)
         check_may_be_sent_to(topic)
         command, request_client = command_of(request), request.client_id
+        due_ms, ids = request.deliver_at_ms, list[str]()
+        if due_ms:
+            ids = [record.message_id for record in request.records]
         del request  # free this second copy of the bodies while the command waits
-        command = for_topic(command, await self._context.resolver.topic(topic))
+        found = await self._context.resolver.topic(topic)
+        if due_ms:
+            secret = await self._context.resolver.secret()
+            command = for_later(command, found, self._engine, [due_ms] * len(ids))
+        else:
+            command = for_topic(command, found)
         if (topics := self._engine.state.topics).full:
             topics.check_takes(topic)
         line = f"client {request_client}"  # admission is fair per connection already
@@ -90,9 +104,17 @@ class LedgerHandlers(NativeHandlers):
         if stored.conflicts:
             self._context.metrics.message_id_conflicts.inc(len(stored.conflicts))
             raise MessageIdConflict.of(stored.conflicts)
+        if HELD_QUEUE in stored.queue_ids:
+            handles = RecallHandles(secret, topic=topic, generation=stored.generation)
+            return _held_response(stored, ids, handles)
         return pb.AppendResponse(
             queue_id=stored.queue_id, offsets=stored.offsets, index=stored.index
         )
+
+    async def _recall(self, request: pb.RecallRequest, _: Caller) -> pb.RecallResponse:
+        check_name("topic", request.topic)
+        message_id = await recall(self._engine, request.topic, request.recall_handle)
+        return pb.RecallResponse(message_id=message_id)
 
     async def _produce(self, caller: Caller, stream: Stream) -> None:
         ask = partial(self._pipeline.ask, self._producing, caller)
@@ -221,15 +243,34 @@ def command_of(request: pb.AppendRequest) -> bytes:
     check_count(len(request.records))
     check_client_id(request.client_id)
     return encode_produce(
-        _checked_columns(request.records),
+        _checked_columns(request.records, request.deliver_at_ms),
         client_id=request.client_id,
         topic=request.topic,
         queue_id=max(request.queue_id, NO_QUEUE),
     )
 
 
-def _checked_columns(records: Sequence[pb.Record]) -> Columns:
+def _held_response(
+    stored: Produced, ids: Sequence[str], handles: RecallHandles
+) -> pb.AppendResponse:
+    """Return the answer for messages of which some are held, or were when they were first sent."""
+    places = list(zip(stored.queue_ids, stored.offsets, strict=True))
+    return pb.AppendResponse(
+        queue_id=next((queue for queue, _ in places if queue != HELD_QUEUE), NO_QUEUE),
+        offsets=[-1 if queue == HELD_QUEUE else offset for queue, offset in places],
+        index=stored.index,
+        recall_handles=[
+            handles.encode(Ref.unpack(offset), message_id) if queue == HELD_QUEUE else ""
+            for (queue, offset), message_id in zip(places, ids, strict=True)
+        ],
+    )
+
+
+def _checked_columns(records: Sequence[pb.Record], deliver_at_ms: int = 0) -> Columns:
     """Return a batch in columns; each rule checks a column rather than every message."""
+    typed = Typed(deliver_at_ms=deliver_at_ms) if deliver_at_ms else None
+    if typed is not None:
+        check_typed(typed)
     message_ids = [record.message_id for record in records]
     bodies = [record.body for record in records]
     tags = [record.tag for record in records]
@@ -254,6 +295,7 @@ def _checked_columns(records: Sequence[pb.Record]) -> Columns:
         tags=tags,
         keys=keys,
         properties=properties,
+        typed=[typed] * len(records) if typed is not None else (),
     )
 
 

@@ -7,16 +7,18 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class AppendRequest(_message.Message):
-    __slots__ = ("client_id", "topic", "queue_id", "records")
+    __slots__ = ("client_id", "topic", "queue_id", "records", "deliver_at_ms")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
+    DELIVER_AT_MS_FIELD_NUMBER: _ClassVar[int]
     client_id: str
     topic: str
     queue_id: int
     records: _containers.RepeatedCompositeFieldContainer[Record]
-    def __init__(self, client_id: _Optional[str] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., records: _Optional[_Iterable[_Union[Record, _Mapping]]] = ...) -> None: ...
+    deliver_at_ms: int
+    def __init__(self, client_id: _Optional[str] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., records: _Optional[_Iterable[_Union[Record, _Mapping]]] = ..., deliver_at_ms: _Optional[int] = ...) -> None: ...
 
 class Record(_message.Message):
     __slots__ = ("message_id", "body", "tag", "keys", "properties", "born_at_ms")
@@ -42,14 +44,30 @@ class Record(_message.Message):
     def __init__(self, message_id: _Optional[str] = ..., body: _Optional[bytes] = ..., tag: _Optional[str] = ..., keys: _Optional[_Iterable[str]] = ..., properties: _Optional[_Mapping[str, str]] = ..., born_at_ms: _Optional[int] = ...) -> None: ...
 
 class AppendResponse(_message.Message):
-    __slots__ = ("queue_id", "offsets", "index")
+    __slots__ = ("queue_id", "offsets", "index", "recall_handles")
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
+    RECALL_HANDLES_FIELD_NUMBER: _ClassVar[int]
     queue_id: int
     offsets: _containers.RepeatedScalarFieldContainer[int]
     index: int
-    def __init__(self, queue_id: _Optional[int] = ..., offsets: _Optional[_Iterable[int]] = ..., index: _Optional[int] = ...) -> None: ...
+    recall_handles: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, queue_id: _Optional[int] = ..., offsets: _Optional[_Iterable[int]] = ..., index: _Optional[int] = ..., recall_handles: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class RecallRequest(_message.Message):
+    __slots__ = ("topic", "recall_handle")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    RECALL_HANDLE_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    recall_handle: str
+    def __init__(self, topic: _Optional[str] = ..., recall_handle: _Optional[str] = ...) -> None: ...
+
+class RecallResponse(_message.Message):
+    __slots__ = ("message_id",)
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    message_id: str
+    def __init__(self, message_id: _Optional[str] = ...) -> None: ...
 
 class ProduceBatches(_message.Message):
     __slots__ = ("batches",)

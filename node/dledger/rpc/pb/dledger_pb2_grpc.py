@@ -40,6 +40,11 @@ class LedgerStub:
                 request_serializer=dledger__pb2.AppendRequest.SerializeToString,
                 response_deserializer=dledger__pb2.AppendResponse.FromString,
                 _registered_method=True)
+        self.Recall = channel.unary_unary(
+                '/dledger.v1.Ledger/Recall',
+                request_serializer=dledger__pb2.RecallRequest.SerializeToString,
+                response_deserializer=dledger__pb2.RecallResponse.FromString,
+                _registered_method=True)
         self.Produce = channel.stream_stream(
                 '/dledger.v1.Ledger/Produce',
                 request_serializer=dledger__pb2.ProduceBatches.SerializeToString,
@@ -68,6 +73,14 @@ class LedgerServicer:
 
     def Append(self, request, context):
         """Appends one batch; answered when a majority has synced it. Followers forward.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Recall(self, request, context):
+        """Recalls a message that waits for its time: nobody ever gets it, if the answer is good; a repeated
+        call has the same. FAILED_PRECONDITION if it was delivered, or that is too long ago to be known.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -114,6 +127,11 @@ def add_LedgerServicer_to_server(servicer, server):
                     servicer.Append,
                     request_deserializer=dledger__pb2.AppendRequest.FromString,
                     response_serializer=dledger__pb2.AppendResponse.SerializeToString,
+            ),
+            'Recall': grpc.unary_unary_rpc_method_handler(
+                    servicer.Recall,
+                    request_deserializer=dledger__pb2.RecallRequest.FromString,
+                    response_serializer=dledger__pb2.RecallResponse.SerializeToString,
             ),
             'Produce': grpc.stream_stream_rpc_method_handler(
                     servicer.Produce,
@@ -164,6 +182,33 @@ class Ledger:
             '/dledger.v1.Ledger/Append',
             dledger__pb2.AppendRequest.SerializeToString,
             dledger__pb2.AppendResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Recall(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dledger.v1.Ledger/Recall',
+            dledger__pb2.RecallRequest.SerializeToString,
+            dledger__pb2.RecallResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from dledger.broker.message import Message
 from dledger.errors import Unavailable
 from dledger.rpc.status import Code, Rejected
 
@@ -17,18 +16,17 @@ MAX_DELAY_MS: Final = 40 * 86_400_000
 """How far ahead a delivery time may be: 40 days, as in the cloud's RocketMQ; its own allows 3."""
 
 
-def is_to_wait(messages: Sequence[Message], date_ms: int | None) -> bool:
+def is_to_wait(due_ms: Sequence[int], date_ms: int | None) -> bool:
     """Whether any of a request's messages is to be delivered later; then all of them are held.
 
     Args:
-        messages: Each has a delivery time, or none of them has.
+        due_ms: When each is to be delivered, Unix ms; empty: at once.
         date_ms: The group's date, Unix ms; None: too few clocks are heard to tell.
 
     Raises:
         Rejected: One is to be delivered too late.
         Unavailable: The date is not known; as a majority is not heard then, that is over soon.
     """
-    due_ms = [message.typed.deliver_at_ms for message in messages if message.typed is not None]
     if not due_ms:
         return False
     if date_ms is None:
