@@ -21,6 +21,7 @@ from dledger_sim.checkers import StuckError
 from dledger_sim.clients import KEPT, Consumer, Maker, Prober
 from dledger_sim.cluster import Cluster
 from dledger_sim.erasers import Erasers
+from dledger_sim.halves import Halves
 from dledger_sim.loop import MS, S
 from dledger_sim.nemesis import Nemesis
 from dledger_sim.network import draw_partition
@@ -57,6 +58,7 @@ class Outcome:
         let_go: Messages of compacted topics that newer ones of their keys have beaten.
         erased: Messages of theirs that were erased.
         timed: Messages that were held and delivered when they were due.
+        ended: Transactions of which somebody was told how they ended.
     """
 
     seed: int
@@ -73,6 +75,7 @@ class Outcome:
     let_go: int
     erased: int
     timed: int
+    ended: int
 
     def counts(self) -> dict[str, int]:
         """Return what is summed up for many runs."""
@@ -87,6 +90,7 @@ class Outcome:
             "messages let go by rounds": self.let_go,
             "messages erased": self.erased,
             "messages delivered at their time": self.timed,
+            "transactions ended": self.ended,
         }
 
 
@@ -110,6 +114,7 @@ class Run:
         self._rounds = Rounds(self.cluster)
         self._erasers = Erasers(self.cluster)
         self._timers = Timers(self.cluster)
+        self._halves = Halves(self.cluster)
 
     def run(self) -> Outcome:
         """Run to the end.
@@ -144,6 +149,7 @@ class Run:
             let_go=cluster.compacted.let_go,
             erased=cluster.compacted.erased,
             timed=len(cluster.fates.delivered),
+            ended=len(self._halves.ended),
         )
 
     def _start_rounds(self) -> None:
@@ -152,6 +158,8 @@ class Run:
             self._erasers.start()
         if self.options.timed:
             self._timers.start()
+        if self.options.halves:
+            self._halves.start()
 
     def _recover(self) -> int | None:
         """Demand that a healed group goes on; returns the entry for which it rightly cannot."""
@@ -320,6 +328,7 @@ class Run:
         self._rounds.stop()
         self._erasers.stop()
         self._timers.stop()
+        self._halves.stop()
         rest_s = round(max(one.rest_s for one in cluster.processes.values()))
         cluster.within(
             # A small volume has no room again before a snapshot, which may rest.
@@ -334,6 +343,8 @@ class Run:
             self._timers.demand_delivered()
             cluster.within(_WHOLE_S, cluster.is_whole, "the nodes do not apply the same entries")
             self._timers.audit(cluster.members())
+        if self.options.halves:
+            self._halves.audit(cluster.members())
         audit(cluster.members(), cluster.producers, cluster.compacted.find_gone(KEPT))
         if self.options.rounds:
             for process in cluster.members():

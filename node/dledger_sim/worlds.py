@@ -130,6 +130,20 @@ def _timers(drawn: Options, rng: Random) -> Options:
     )
 
 
+def _transactions(drawn: Options, rng: Random) -> Options:
+    """Transactions begin and end, while leaders crash, or lead on without knowing better."""
+    return replace(
+        drawn,
+        halves=True,
+        change_s=0.0,
+        kept_hours=0,
+        kept_kib=0,
+        crash_leader=rng.choice((0.0, 0.5)),
+        depose_s=rng.choice((0.5, 1.0)),
+        makes=False,
+    )
+
+
 def _busy(drawn: Options) -> Options:
     calm = drawn.without(*_ENDS, *_HOLDS, *_DAMAGES, *_MEMBERS, "tight", "loss", "straggle")
     return replace(
@@ -157,6 +171,7 @@ WORLDS: Final[Mapping[str, Callable[[Options, Random], Options]]] = {
     "neighbour": _neighbour,
     "rounds": _rounds,
     "timers": _timers,
+    "transactions": _transactions,
 }
 """By the name that ``--world`` takes; seeds draw most of them, `Options.of` has the last one."""
 
@@ -168,6 +183,7 @@ DRAWN: Final[Mapping[str, float]] = {
     "small": 0.03,
     "neighbour": 0.03,
     "timers": 0.05,
+    "transactions": 0.03,
 }
 """Which part of the runs that are no storms seeds make one of each world."""
 

@@ -35,6 +35,7 @@ from dledger.rocketmq.receiving import (
     wait_of,
 )
 from dledger.rocketmq.send_requests import message_of, topic_of
+from dledger.rocketmq.transaction_ids import TransactionIds
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.requests import parsed
 from dledger.rpc.rocketmq_stubs import definition, service
@@ -327,6 +328,27 @@ class Recalls(Target):
         found = self._handles.decode(data.decode("utf-8", "replace"))
         told(CancelHeld(refs=(found.ref,)).encode())
         return "recall"
+
+
+class Transactions(Target):
+    """Transaction ids: whatever is accepted names a half that a command can name."""
+
+    name = "transactions"
+    refuses = (Rejected,)
+    _ids: ClassVar = TransactionIds(_SECRET, topic="t", generation=1)
+
+    def draw(self, rng: Random) -> bytes:
+        ref = Ref(rng.choice((0, 1, (1 << HOUR_BITS) - 1)), rng.choice((0, 1 << SLOT_BITS - 1)))
+        given = self._ids.encode(ref).encode()
+        way = rng.randrange(4)
+        if way == 0:
+            return given
+        return mutated(rng, given) if way < 3 else rng.choice(TEXTS).encode()
+
+    def feed(self, data: bytes) -> Hashable:
+        ref = self._ids.decode(data.decode("utf-8", "replace"))
+        told(CancelHeld(refs=(ref,)).encode())
+        return "half"
 
 
 class Telemetry(Protobuf):

@@ -27,6 +27,7 @@ _CLASSES: Final[tuple[type[Target], ...]] = (
     *(peers.ClientAddresses, peers.ConnectTokens),
     *(clients.Sends, clients.Appends, clients.Receives, clients.Confirmations, clients.Receipts),
     clients.Recalls,
+    clients.Transactions,
     *(clients.Telemetry, clients.Filters, clients.Expressions, clients.Headers),
     *(disks.States, disks.Snapshots, disks.Memberships, disks.StateFiles, disks.JsonFiles),
     *(disks.Segments, spools.SpoolFiles, spools.SpoolMessages),

@@ -41,6 +41,7 @@ from tests.mutants.store_mutants import STORE_MUTANTS
 from tests.mutants.table_mutants import TABLE_MUTANTS
 from tests.mutants.time_mutants import TIME_MUTANTS
 from tests.mutants.timer_mutants import TIMER_MUTANTS
+from tests.mutants.transaction_mutants import TRANSACTION_MUTANTS
 from tests.mutants.witness_mutants import WITNESS_MUTANTS
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -64,6 +65,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *DEAD_LETTER_MUTANTS,
     *HELD_MUTANTS,
     *TIMER_MUTANTS,
+    *TRANSACTION_MUTANTS,
     *ERASED_MUTANTS,
     *FIFO_MUTANTS,
     *PRIORITY_MUTANTS,

@@ -51,7 +51,7 @@ def _rows(batch: pa.RecordBatch) -> list[tuple[int, str]]:
     return sorted((row["queue_offset"], row["body"].decode()) for row in rows)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(st.lists(STEP, min_size=5, max_size=30))
 def test_replay_places_and_queue_agree(steps: list[Step]) -> None:
     """Whether the log is applied, the state of a base is asked, or a node tells its places."""
@@ -70,7 +70,7 @@ def test_replay_places_and_queue_agree(steps: list[Step]) -> None:
     assert _rows(decode(kept, told(group.state, first, len(group.log)))) == queue
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(st.lists(STEP, min_size=5, max_size=20), st.lists(STEP, min_size=5, max_size=20))
 def test_what_a_base_holds_is_delivered_behind_it(before: list[Step], behind: list[Step]) -> None:
     """A base knows what is held, and what was; the entries behind it say what became of it."""

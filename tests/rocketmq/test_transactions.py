@@ -408,6 +408,24 @@ async def test_halves_of_a_restored_log_are_not_asked_about_until_a_word(
     await eventually(lambda: _checks(group)[0] == 1)
 
 
+async def test_halves_that_wait_for_their_check_are_paused_by_a_restore(
+    client: RocketClient, group: MemoryGroup
+) -> None:
+    """Also those that were asked about before."""
+    await _begin(client, 1)
+    group.clock_skew_ms += 6_001
+    await eventually(lambda: _checks(group) == [1])
+    await group.commit(PauseHeld(pause_id="r").encode())
+    await _begin(client, 2)
+    group.clock_skew_ms += 30_001
+
+    await eventually(lambda: _checks(group)[1] == 1)
+    group.clock_skew_ms += 30_001
+    await eventually(lambda: _checks(group)[1] == 2)
+
+    assert _checks(group)[0] == 1
+
+
 async def test_what_is_overdue_is_spread(
     client: RocketClient, group: MemoryGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:

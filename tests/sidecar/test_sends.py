@@ -12,6 +12,7 @@ import pytest
 from dledger.door.contract import Code as GrpcCode
 from dledger.errors import StorageError
 from dledger.files.memory_files import Fault
+from dledger.rpc.rocketmq_stubs import definition, service
 from dledger.rpc.status import Code
 from dledger.sidecar.decisions import TRY_S, budget_s
 from dledger.sidecar.reach import Reach
@@ -430,3 +431,20 @@ async def test_a_killed_sidecar_goes_on_where_it_was() -> None:
 
     assert answers == [Code.OK] * 30
     assert group.numbers() == list(range(1, 31))
+
+
+async def test_a_message_of_a_transaction_waits_on_no_disk(bench: Bench) -> None:
+    """Only the group can give it an id; it passes what waits there, while the group answers."""
+    half = service.SendMessageRequest.FromString(request("orders", 1))
+    half.messages[0].system_properties.message_type = definition.MessageType.TRANSACTION
+    body = half.SerializeToString()
+    bench.group.error = REFUSED
+    bench.sends.serve(headers(), body, bench.answers, bench.answers.fail)
+
+    assert await bench.answered(1) == [Code.HA_NOT_AVAILABLE]
+
+    assert bench.sends.worker is not None
+    assert not bench.sends.worker.spool.waiting
+    bench.group.error = None
+    bench.sends.serve(headers(), body, bench.answers, bench.answers.fail)
+    assert (await bench.answered(2))[1] == Code.OK

@@ -300,7 +300,7 @@ class Telemetry:
             others: Whether it may be any other that says that it publishes to the topic.
             but_not: One that is not among these.
         """
-        for stream in self._whom_to_ask(topic, client_ids, others=others):
+        for stream in self._whom(topic, client_ids, others=others):
             is_other = stream.client_id not in client_ids
             if is_other and stream.client_id == but_not:
                 continue
@@ -308,9 +308,7 @@ class Telemetry:
                 return 1
         return 0
 
-    def _whom_to_ask(
-        self, topic: str, client_ids: Sequence[str], *, others: bool
-    ) -> Iterator[_Stream]:
+    def _whom(self, topic: str, client_ids: Sequence[str], *, others: bool) -> Iterator[_Stream]:
         """Yield whom to ask: of a client its newest stream, of others those asked least lately."""
         for client_id in client_ids:
             streams = self._of_client.get(client_id)

@@ -57,10 +57,10 @@ class TransactionIds:
             raw = urlsafe_b64decode(transaction_id + "=" * (-len(transaction_id) % 4))
             version, hour, slot = _FIELDS.unpack_from(raw)
         except (ValueError, struct.error):
-            raise refusal(f"malformed transaction id {transaction_id[:80]!r}") from None
+            raise no_transaction(f"malformed transaction id {transaction_id[:80]!r}") from None
         fields, mac = raw[: _FIELDS.size], raw[_FIELDS.size :]
         if version != _VERSION or not self._keyed or not compare_digest(mac, self._mac(fields)):
-            raise refusal(
+            raise no_transaction(
                 f"transaction id {transaction_id[:80]!r} was not given for a message of topic "
                 f"{self._topic!r}"
             )
@@ -74,6 +74,6 @@ class TransactionIds:
         return mac.digest()
 
 
-def refusal(sentence: str) -> Rejected:
+def no_transaction(sentence: str) -> Rejected:
     """Return the error of a transaction that cannot be ended as is asked."""
     return Rejected(Code.INVALID_TRANSACTION_ID, sentence)

@@ -17,7 +17,7 @@ from dledger.errors import TopicTypeMismatch, UnknownTopic
 from dledger.requests.engine import Engine
 from dledger.requests.half_ends import commit, roll_back
 from dledger.rocketmq.producers import Producers
-from dledger.rocketmq.transaction_ids import TransactionIds, refusal
+from dledger.rocketmq.transaction_ids import TransactionIds, no_transaction
 from dledger.rpc.rocketmq_stubs import definition, service
 from dledger.rpc.status import ok
 
@@ -43,7 +43,7 @@ class TransactionEnds:
         """
         client, name, state = client_id(caller), topic_name(request.topic), self._engine.state
         if not request.transaction_id.strip():
-            raise refusal("EndTransaction names no transaction: transaction_id is empty")
+            raise no_transaction("EndTransaction names no transaction: transaction_id is empty")
         topic = state.topics.get(name)
         if topic is None:
             raise UnknownTopic(name)
@@ -71,9 +71,9 @@ def _check_end(before: Fate, wanted: Fate) -> None:
     if before in (Fate.HELD, wanted):
         return
     if before is Fate.UNKNOWN:
-        raise refusal(
+        raise no_transaction(
             "the transaction ended over an hour ago, and how is not known any more, "
             "or it is of a time that the log has not seen"
         )
     how = "committed" if before is Fate.DELIVERED else "rolled back"
-    raise refusal(f"the transaction was {how} before, and that is its end")
+    raise no_transaction(f"the transaction was {how} before, and that is its end")
