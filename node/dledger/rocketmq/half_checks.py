@@ -101,7 +101,9 @@ class HalfChecks:
                 await self._engine.wait_leader_change(_REST_S)
                 continue
             try:
-                if not await self.look():
+                if not self._engine.state.held.halves:
+                    await asyncio.sleep(_REST_S)
+                elif not await self.look():
                     await asyncio.sleep(_LOOK_S)
             except DledgerError as error:
                 self._held = None
