@@ -40,16 +40,16 @@ async def test_an_answer_counts_where_it_is_made(group: MemoryGroup, asked: int)
         await client.send(message(2), message(3))
         await client.send(message(4, body=b""))
         await client.receive(topic="other")
-        await client.call("EndTransaction")
+        await client.call("SyncLiteSubscription")
 
     assert _counted(group, 0) | _counted(group, 1) == {
         ("SendMessage", "OK"): 2,
         ("SendMessage", "MESSAGE_BODY_EMPTY"): 1,
         ("ReceiveMessage", "MESSAGE_NOT_FOUND"): 1,
-        ("EndTransaction", "NOT_IMPLEMENTED"): 1,
+        ("SyncLiteSubscription", "NOT_IMPLEMENTED"): 1,
     }
     assert not _counted(group, 0).keys() & _counted(group, 1).keys()
-    assert ("EndTransaction", "NOT_IMPLEMENTED") in _counted(group, asked)
+    assert ("SyncLiteSubscription", "NOT_IMPLEMENTED") in _counted(group, asked)
 
 
 async def test_messages_that_are_handed_out_count_as_one_answer(group: MemoryGroup) -> None:

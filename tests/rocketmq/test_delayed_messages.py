@@ -243,6 +243,7 @@ async def test_hours_later_nobody_knows_what_became_of_a_message(
     """And that is said, too."""
     sent = (await client.send(_at(group.now_ms() + HOUR_MS))).entries[0]
     await _let_pass(group, 4 * HOUR_MS)
+    group.clock_skew_ms += 2 * HOUR_MS
     await client.send(_at(group.now_ms() + HOUR_MS, 2))
 
     answer = await _recall(client, sent.recall_handle)

@@ -366,13 +366,13 @@ async def test_what_is_not_implemented_is_answered_unread(
 
     Our own server reads it, since it refuses what is over 256 KiB by its length.
     """
-    method = client.channel.stream_unary(f"/{SERVICE_NAME}/EndTransaction")
+    method = client.channel.stream_unary(f"/{SERVICE_NAME}/SyncLiteSubscription")
     call = method(timeout=30)  # and nothing is written
     if client_server != GRPC:
         await call.write(b"")
         await call.done_writing()
 
-    answer = service.EndTransactionResponse.FromString(await call)
+    answer = service.SyncLiteSubscriptionResponse.FromString(await call)
 
     assert code(answer.status) == "NOT_IMPLEMENTED"
 

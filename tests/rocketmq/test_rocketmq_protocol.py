@@ -403,7 +403,6 @@ async def test_heartbeats_are_answered(client: RocketClient) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "EndTransaction",
         "SyncLiteSubscription",
     ],
 )

@@ -87,6 +87,9 @@ class Sender:
         """Store the request's messages as one batch; return each one's position."""
         sending = checked(request, caller.client_id, caller.line, caller.fields.get(REPLAY_FIELD))
         await self._unpacking.check(sending.unchecked, caller.host)
+        topics = self._engine.state.topics
+        if self._resolver.auto_creates and topics.get(sending.origin.topic) is None:
+            NORMAL.check(sending.kind, ())  # of that type it would be made
         topic = await self._resolver.topic(sending.origin.topic)
         sending.check_topic(topic)
         if (topics := self._engine.state.topics).full:
