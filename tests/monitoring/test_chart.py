@@ -85,7 +85,7 @@ def test_the_alerts_arrive_as_they_are_with_links_to_where_the_runbooks_are_read
         if "alert" in each
     ]
     assert urls[0] == "https://wiki.example.com/dledger#dledgernoleader"
-    assert len(urls) == len({*urls}) == 23
+    assert len(urls) == len({*urls}) == 25
 
 
 def test_certificates_that_live_for_days_have_a_line_of_their_own() -> None:
