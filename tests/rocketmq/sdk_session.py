@@ -187,11 +187,15 @@ class _InOrder(MessageListener):  # type: ignore[misc]
         self.groups: dict[str, list[int]] = {}
         self.failed: set[str] = set()
         self.wanted, self.done, self._lock = wanted, threading.Event(), threading.Lock()
+        self.more = threading.Event()
+        """Set once there is more than was wanted."""
 
     def consume(self, message: Any) -> Any:
         """Take one message."""
         with self._lock:
             name, number = message.message_group, int(message.body)
+            if self.done.is_set():
+                self.more.set()
             if number == 1 and name not in self.failed:
                 self.failed.add(name)
                 return ConsumeResult.FAILURE
@@ -224,7 +228,7 @@ def fifo(configuration: Any) -> dict[str, Any]:
     sys.stdin.readline()
     send(range(5, 10))
     listener.done.wait(40)
-    time.sleep(1)  # what should not come has this long to come
+    listener.more.wait(1)  # what should not come has this long to come
     consumer.shutdown()
     producer.shutdown()
     return {"groups": listener.groups, "failed": sorted(listener.failed)}

@@ -106,7 +106,7 @@ def test_what_the_group_told_goes_before_what_was_named() -> None:
     [
         ("orders", "takes NAME:TYPE"),
         ("or ders:NORMAL", "must be 1 to 127"),
-        ("orders:TRANSACTION", "the group has no type 'TRANSACTION'; it has FIFO, NORMAL"),
+        ("orders:LITE", "the group has no type 'LITE'; it has DELAY, FIFO, NORMAL, PRIORITY"),
         ("orders:", "the group has no type ''"),
     ],
 )

@@ -92,18 +92,25 @@ class HalfChecks:
         self._known: set[Ref] = set()
         self._waiting: list[tuple[int, Ref]] = []
         self._began_ms = 0
+        self._awake = asyncio.Event()
+
+    def wake(self) -> None:
+        """Look from now on: there are halves."""
+        self._awake.set()
 
     async def run(self) -> None:
         """Work for ever, while this node leads."""
         while True:
+            if not self._engine.state.held.halves:
+                self._awake.clear()
+                await self._awake.wait()  # an idle node is not to look again and again
+                continue
             if not self._engine.is_leader():
                 self._held = None
                 await self._engine.wait_leader_change(_REST_S)
                 continue
             try:
-                if not self._engine.state.held.halves:
-                    await asyncio.sleep(_REST_S)
-                elif not await self.look():
+                if not await self.look():
                     await asyncio.sleep(_LOOK_S)
             except DledgerError as error:
                 self._held = None

@@ -62,6 +62,8 @@ class ClientTasks:
         return bool(len(self._followers) or len(self._turns))
 
     def _on_applied(self) -> None:
+        if self._engine.state.held.halves:
+            self._parts.messaging.checks.wake()
         changes = self._engine.state.take_changes()
         self._context.resolver.notify(changes)
         self._followers.notify(changes)
