@@ -589,6 +589,8 @@ TOPIC_ADMIN: Final[dict[str, Any]] = {
     "ListDeadLetters": pb.DeadLettersRequest(group="nobody"),
     "ResendDeadLetters": pb.DeadLettersRequest(group="nobody"),
     "DropDeadLetters": pb.DeadLettersRequest(group="nobody"),
+    "ListTransactions": pb.ListTransactionsRequest(topic="nowhere"),
+    "EndTransactions": pb.EndTransactionsRequest(names=["nonsense"]),
 }
 
 
