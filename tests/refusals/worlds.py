@@ -589,6 +589,8 @@ TOPIC_ADMIN: Final[dict[str, Any]] = {
     "ListDeadLetters": pb.DeadLettersRequest(group="nobody"),
     "ResendDeadLetters": pb.DeadLettersRequest(group="nobody"),
     "DropDeadLetters": pb.DeadLettersRequest(group="nobody"),
+    "ListHeld": pb.ListHeldRequest(),
+    "ResumeHeld": pb.ResumeHeldRequest(),
     "ListTransactions": pb.ListTransactionsRequest(topic="nowhere"),
     "EndTransactions": pb.EndTransactionsRequest(names=["nonsense"]),
 }
@@ -600,7 +602,7 @@ async def admin_of_topics() -> Answers:
         bad_ones = [
             bad(f"Admin/{name}", "names what is not there, or may not be", request)
             for name, request in TOPIC_ADMIN.items()
-            if name not in {"ListGroups", "ListErasures"}
+            if name not in {"ListGroups", "ListErasures", "ListHeld", "ResumeHeld"}
         ]
         await asking.each(bad_ones, (PEER_PORT,))
         both = (PEER_PORT, PEER_PORT_ELSEWHERE)
