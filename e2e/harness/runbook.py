@@ -22,6 +22,7 @@ WORDS: Final = frozenset(
     {
         *("NS", "GROUP", "POD", "MACHINE", "ID", "OPERATOR_NS"),
         *("SIZE", "HOURS", "VOLUME", "CLASS", "INDEX", "DIR"),
+        *("CONSUMERGROUP", "HOUR", "SLOT"),
     }
 )
 """What a reader fills in."""

@@ -10,7 +10,7 @@ import pytest
 from dledger.broker.topics import SERVED
 from dledger_operator.api.reasons import Reason
 from dledger_operator.api.spec import BrokerGroup, Spec
-from dledger_operator.decisions.checks import ACTED_ON, SERVED_TYPES, leaves, problems, verdict
+from dledger_operator.decisions.checks import ACTED_ON, leaves, problems, verdict
 from dledger_operator.observed.observed import CompactionSeen, Observed, TopicSeen
 from tests.operator.backup_samples import ON_CLAIM, STORE
 from tests.operator.samples import GROUP_ID, body, bootstrapped, converged, group, volumes
@@ -19,7 +19,6 @@ TIME = "2031-05-06T07:08:09Z"
 NOT_YET: list[tuple[str, dict[str, Any]]] = [
     ("spec.storage.deletionPolicy", {"storage": {"deletionPolicy": "Delete"}}),
     ("spec.storage.autoGrow.enabled", {"storage": {"autoGrow": {"enabled": True}}}),
-    ("spec.topics[a].type", {"topics": [{"name": "a", "type": "LITE"}]}),
     ("spec.tls.enabled", {"tls": {"enabled": True}}),
     ("spec.tls.issuerRef.name", {"tls": {"issuerRef": {"name": "ca"}}}),
     ("spec.auth.enabled", {"auth": {"enabled": True}}),
@@ -299,10 +298,9 @@ def test_a_fifo_topic_is_made_and_stays_as_it_was_made() -> None:
     assert "a FIFO topic is not compacted" in refused.message
 
 
-@pytest.mark.parametrize("kind", sorted(SERVED_TYPES - {"NORMAL"}))
+@pytest.mark.parametrize("kind", sorted(SERVED - {"NORMAL"}))
 def test_a_topic_of_each_served_type_is_made_and_keeps_its_type(kind: str) -> None:
     """Nodes serve the same ones; its type is chosen once, and none but NORMAL is compacted."""
-    assert SERVED_TYPES == SERVED
     asked = {"name": "a", "queues": 4, "type": kind}
     of = bootstrapped({"topics": [asked]})
 

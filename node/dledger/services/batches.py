@@ -91,7 +91,7 @@ def for_topic(command: bytes, topic: Topic, *, is_typed: bool) -> bytes:
         return command
     try:
         batch = _only_batch(command)
-        kind = NORMAL.name if batch.typed is None else _kind_of(batch.typed.fields)
+        kind = NORMAL.name if batch.typed is None else kind_of(batch.typed.fields)
         if kind != topic.type:
             TYPES[topic.type].check(kind, ())
         return (
@@ -160,10 +160,10 @@ def _check_each(batch: ProduceFrame) -> None:
         if message.typed is not None:
             check_typed(message.typed)
     if batch.typed is not None:
-        _kind_of(batch.typed.fields)
+        kind_of(batch.typed.fields)
 
 
-def _kind_of(fields: Sequence[str]) -> str:
+def kind_of(fields: Sequence[str]) -> str:
     """Return the type of the messages that have these fields. Raises TopicTypeMismatch."""
     for each in _BATCHED:
         if each.fields.issuperset(fields):

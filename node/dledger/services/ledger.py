@@ -46,15 +46,14 @@ from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.requests import parsed
 from dledger.rpc.status import grpc_code_of
 from dledger.rpc.typed_messages import typed_of
-from dledger.services.batches import for_later, for_topic
+from dledger.services.batches import for_later, for_topic, kind_of
 from dledger.services.native import NativeHandlers, native_method, native_stream
 from dledger.services.producing import Producing
 from dledger.services.reading import BatchReading, QueueSlice, encoded
 from dledger.services.record_message import record_message
-from dledger.types import Typed
+from dledger.types import NO_PRIORITY, Typed
 
 SERVICE_NAME: Final = "dledger.v1.Ledger"
-_OF_OTHERS: Final = ("message group or priority",)
 _ELECTION_WAIT_S: Final = 1.0
 _RESPONSE_RECORDS: Final = 1_024
 _RESPONSE_BYTES: Final = 1 << 20
@@ -279,10 +278,12 @@ def _checked_columns(records: Sequence[pb.Record], deliver_at_ms: int = 0) -> Co
         for names, values in zip(keys, properties, strict=True):
             check_properties(values, names)
     typed = [typed_of(each.typed) if each.HasField("typed") else None for each in records]
+    fields = {name for each in filter(None, typed) for name in _fields_of(each)}
     if deliver_at_ms:
-        if any(typed):
-            DELAY.check(DELAY.name, _OF_OTHERS)
+        DELAY.check(DELAY.name, sorted(fields))
         typed = [Typed(deliver_at_ms=deliver_at_ms)] * len(records)
+    elif fields:
+        kind_of(sorted(fields))
     for each in filter(None, typed):
         check_typed(each)
     return Columns(
@@ -294,6 +295,16 @@ def _checked_columns(records: Sequence[pb.Record], deliver_at_ms: int = 0) -> Co
         properties=properties,
         typed=typed if any(typed) else (),
     )
+
+
+def _fields_of(typed: Typed) -> Iterator[str]:
+    """Yield what a record's fields are called that only some types of topics know."""
+    if typed.message_group:
+        yield "message_group"
+    if typed.deliver_at_ms:
+        yield "delivery_timestamp"
+    if typed.priority != NO_PRIORITY:
+        yield "priority"
 
 
 def _batches(request: pb.ReadRequest, part: Sequence[QueueSlice], generation: int) -> list[bytes]:

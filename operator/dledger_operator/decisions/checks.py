@@ -22,7 +22,6 @@ from dledger_operator.api.spec import (
     Recovery,
     Spec,
     Store,
-    Topic,
     camel,
 )
 from dledger_operator.api.texts import (
@@ -221,10 +220,6 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 _DEFAULTS: Final = dict(leaves(Spec()))
-_TOPIC_DEFAULTS: Final = dict(leaves(Topic()))
-_TOPIC_ACTED_ON: Final = frozenset(_TOPIC_DEFAULTS) - {"type"}
-SERVED_TYPES: Final = frozenset({"NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY"})
-"""Those of topics that nodes serve."""
 
 
 def _contradictions(group: BrokerGroup) -> Iterator[Problem]:
@@ -409,13 +404,6 @@ def _not_built_yet(group: BrokerGroup) -> Iterator[Problem]:
     for path, value in leaves(group.spec):
         if path not in ACTED_ON and value != _DEFAULTS[path]:
             yield _not_yet(f"spec.{path}", value, _DEFAULTS[path])
-    for topic in group.spec.topics:
-        for path, value in leaves(topic):
-            default = _TOPIC_DEFAULTS[path]
-            if path == "type" and value in SERVED_TYPES:
-                continue
-            if path not in _TOPIC_ACTED_ON and value != default:
-                yield _not_yet(f"spec.topics[{topic.name}].{path}", value, default)
     for path in group.unknown:
         yield Problem(
             Reason.NOT_IMPLEMENTED_YET, f"{path} is not known to this version; remove the field"
