@@ -25,7 +25,9 @@ import grpc.aio
 import pytest
 import yaml
 
+from dledger.client import Client
 from dledger.common.http import HealthServer
+from dledger.rpc.rocketmq_stubs import definition, service
 from dledger_operator.api import names
 from dledger_operator.cluster.cluster import Cluster
 from dledger_operator.controllers.reconcile import Clock, Reconciler
@@ -165,6 +167,31 @@ class BackingUp(threading.Thread):
         self._health.close()
 
 
+async def leave_some(port: int) -> None:
+    """Have a message of a FIFO topic wait for its group, and another one be a dead letter."""
+    address = f"127.0.0.1:{port}"
+    async with Client(address, timeout_s=30) as native, RocketClient(port) as client:
+        await native.create_topic("ordered", "FIFO", queues=1)
+        await native.create_topic("spoiled", queues=1)
+        await native.create_topic("later", "DELAY", queues=1)
+        kind: dict[str, Any] = {"message_type": definition.MessageType.FIFO}
+        for number, name in enumerate("aab"):
+            await client.send(message(number, topic="ordered", message_group=name, **kind))
+        for _ in range(2):
+            await client.receive("ordered", group="in-order", batch=1, invisible_s=3600)
+        await client.send(message(2, topic="spoiled"))
+        _, (given,), _ = await client.receive("spoiled", group="gave-up", wait_s=5)
+        request = service.ForwardMessageToDeadLetterQueueRequest(
+            group=definition.Resource(name="gave-up"),
+            topic=definition.Resource(name="spoiled"),
+            receipt_handle=given.system_properties.receipt_handle,
+            message_id=given.system_properties.message_id,
+            delivery_attempt=1,
+            max_delivery_attempts=1,
+        )
+        await client.call("ForwardMessageToDeadLetterQueue", request)
+
+
 async def send_messages(ports: list[int]) -> None:
     """Send to every node in turn; every tenth message is one that is refused."""
     async with contextlib.AsyncExitStack() as stack:
@@ -175,6 +202,13 @@ async def send_messages(ports: list[int]) -> None:
             body = b"" if number % 10 == 0 else b"x" * 100
             with contextlib.suppress(grpc.aio.AioRpcError):
                 await clients[number % len(clients)].send(message(number, body))
+                if number % 50 == 0:
+                    later: dict[str, Any] = {
+                        "message_type": definition.MessageType.DELAY,
+                        "delivery_timestamp": {"seconds": int(time.time()) + 2},
+                    }
+                    client = clients[number // 50 % len(clients)]
+                    await client.send(message(number, topic="later", **later))
             await asyncio.sleep(0.02)
 
 
@@ -210,6 +244,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
         prometheus = Prometheus(directory, configs, _rules())
         stack.callback(prometheus.stop)
         eventually_blocking(prometheus.is_up, "Prometheus answers", DEADLINE_S)
+        asyncio.run(leave_some(ports[0]))
         stack.callback(Background(send_messages(ports)).stop)
         yield Watched(group, prometheus)
 
