@@ -82,7 +82,7 @@ TRANSACTION_MUTANTS = (
     ),
     Mutant(
         name="anybody may end any transaction",
-        file="rocketmq/transaction_ids.py",
+        file="requests/transaction_ids.py",
         old=" or not self._keyed or not compare_digest(mac, self._mac(fields)):\n",
         new=":\n",
         why="hours and slots can be guessed",
