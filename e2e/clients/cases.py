@@ -320,6 +320,18 @@ async def sent_for_later(stage: Stage) -> None:
         raise CaseFailed(f"it came {-late_s:.1f} s before its time")
 
 
+async def priority(stage: Stage) -> None:
+    """Of what waits, messages of the highest priority come first."""
+    async with stage.producing("priority", "PRIORITY") as (user, topic):
+        for number, text in enumerate(_numbered(0, 12)):
+            await user.send(topic, text, priority=1 + number % 3)
+        await user.simple("consumer", topic, f"g-{topic}", await_s=2)
+        found = await user.received("consumer", 12)
+    wanted = [f"message-{number}" for first in (2, 1, 0) for number in range(first, 12, 3)]
+    if (got := [each.text for each in found]) != wanted:
+        raise CaseFailed(f"they came as {', '.join(got)}")
+
+
 async def transaction(stage: Stage) -> None:
     """A producer that does not end its transaction is asked; its checker commits."""
     topic = await stage.topic("transaction", "TRANSACTION")
@@ -371,8 +383,8 @@ CASES: Final[Mapping[str, Case]] = {
     for case in (
         push, simple, async_send, properties, tags, bodies, whole_4_mib, body_over_the_limit,
         long_poll, redelivery, change, failed_comes_again, restart, two_groups, three_share,
-        unknown_topic, known_topic, fifo, fifo_refused, delay_refused, sent_for_later, transaction,
-        transaction_refused, sql,
+        unknown_topic, known_topic, fifo, fifo_refused, delay_refused, sent_for_later, priority,
+        transaction, transaction_refused, sql,
     )
 }  # fmt: skip
 WITH_TLS: Final = (
