@@ -280,7 +280,7 @@ async def fifo(stage: Stage) -> None:
         for number in each:
             for group in groups:
                 await user.send(topic, f"{group}-{number}", message_group=group)
-        await user.push("consumer", topic, f"g-{topic}")
+        await user.listen("consumer", topic, f"g-{topic}")
         wanted = [f"{group}-{number}" for group in groups for number in each]
         await came_true(lambda: set(wanted) <= set(user.texts("consumer")), _ARRIVE_S)
         got = list(dict.fromkeys(user.texts("consumer")))

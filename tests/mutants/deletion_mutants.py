@@ -120,14 +120,14 @@ DELETION_MUTANTS = (
     Mutant(
         name="a handle is good for a topic made anew",
         file="rocketmq/receipts.py",
-        old='f"{group}\\0{topic}\\0{generation}\\0"',
-        new='f"{group}\\0{topic}\\0"',
+        old="_VERSION, group, topic, generation)",
+        new="_VERSION, group, topic)",
         why="what was held of a deleted topic is taken for what is held now",
         checks=(_RECEIPTS,),
     ),
     Mutant(
         name="a handle without a secret",
-        file="rocketmq/receipts.py",
+        file="requests/signed_handles.py",
         old="digest_size=_MAC_BYTES) if secret else None",
         new="digest_size=_MAC_BYTES)",
         why="before the first message is handed out anybody can make handles",

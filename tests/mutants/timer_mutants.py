@@ -74,8 +74,8 @@ TIMER_MUTANTS = (
     ),
     Mutant(
         name="a recall handle is not checked",
-        file="requests/recall_handles.py",
-        old="        if not compare_digest(mac, self._mac(fields + named)):\n",
+        file="requests/signed_handles.py",
+        old="        if not compare_digest(raw[size : size + _MAC_BYTES], mac.digest()):\n",
         new="        if False:\n",
         why="whoever can count recalls the messages of others",
         checks=("tests/rocketmq/test_recall_handles.py",),
@@ -83,8 +83,8 @@ TIMER_MUTANTS = (
     Mutant(
         name="a recall handle is good for a topic that was made anew",
         file="requests/recall_handles.py",
-        old='        about = f"recall\\0{topic}\\0{generation}\\0".encode()\n',
-        new='        about = f"recall\\0{topic}\\0".encode()\n',
+        old='"recall", topic, generation)\n',
+        new='"recall", topic)\n',
         why="a handle of a deleted topic recalls a message of its successor",
         checks=("tests/rocketmq/test_recall_handles.py",),
     ),
