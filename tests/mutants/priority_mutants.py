@@ -75,9 +75,9 @@ PRIORITY_MUTANTS = (
     ),
     Mutant(
         name="a send with a priority makes its topic",
-        file="rocketmq/sending.py",
-        old="        is_normal = sending.kind == NORMAL.name\n",
-        new="        is_normal = bool(sending.kind)\n",
+        file="requests/topic_resolver.py",
+        old="        is_normal = kind == NORMAL.name\n",
+        new="        is_normal = bool(kind)\n",
         why="a topic is NORMAL for ever because somebody misspelt another",
         checks=(_DOORS,),
     ),

@@ -108,8 +108,7 @@ class Sender:
             UnknownTopic: It does not exist, and is not made on its first use.
             TopicTypeMismatch: It is of another type than the messages.
         """
-        is_normal = sending.kind == NORMAL.name
-        topic = await self._resolver.topic(sending.origin.topic, may_be_made=is_normal)
+        topic = await self._resolver.topic(sending.origin.topic, kind=sending.kind)
         sending.check_topic(topic)
         return topic
 

@@ -20,7 +20,7 @@ from dledger.broker.held_refs import HELD_QUEUE, Ref
 from dledger.broker.message import Columns
 from dledger.broker.produce import NO_QUEUE, encode_produce
 from dledger.broker.results import Produced
-from dledger.broker.topics import DELAY
+from dledger.broker.topics import DELAY, NORMAL
 from dledger.calls.caller import Caller
 from dledger.calls.method import AnyMethod, Ended
 from dledger.calls.service import Service
@@ -91,9 +91,9 @@ class LedgerHandlers(NativeHandlers):
         if due_ms:
             ids = [record.message_id for record in request.records]
         is_typed = any(each.HasField("typed") for each in request.records)
+        kind = _kind_of(request) if is_typed or due_ms else NORMAL.name
         del request  # free this second copy of the bodies while the command waits
-        may_be_made = not is_typed and not due_ms
-        found = await self._context.resolver.topic(topic, may_be_made=may_be_made)
+        found = await self._context.resolver.topic(topic, kind=kind)
         if due_ms:
             secret = await self._context.resolver.secret()
             command = for_later(command, found, self._engine, [due_ms] * len(ids))
@@ -295,6 +295,15 @@ def _checked_columns(records: Sequence[pb.Record], deliver_at_ms: int = 0) -> Co
         properties=properties,
         typed=typed if any(typed) else (),
     )
+
+
+def _kind_of(request: pb.AppendRequest) -> str:
+    """Return the type of a checked request's messages."""
+    if request.deliver_at_ms:
+        return DELAY.name
+    typed = (typed_of(each.typed) for each in request.records)
+    fields = {name for each in typed for name in _fields_of(each)}
+    return kind_of(sorted(fields)) if fields else NORMAL.name
 
 
 def _fields_of(typed: Typed) -> Iterator[str]:

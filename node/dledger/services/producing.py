@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final
 
 from dledger.broker.produce import ProduceFrame
 from dledger.broker.results import Produced
+from dledger.broker.topics import NORMAL
 from dledger.calls.rules import Asked
 from dledger.errors import (
     DiskFull,
@@ -45,7 +46,7 @@ from dledger.requests.context import RequestContext
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.requests import parsed
 from dledger.rpc.status import bug
-from dledger.services.batches import checked_batch, for_topic
+from dledger.services.batches import checked_batch, for_topic, kind_of
 
 if TYPE_CHECKING:
     from dledger.calls.admission import Request
@@ -244,11 +245,11 @@ class Producing:
         Its topic is made if that is allowed.
         """
         try:
-            is_typed = batch.typed is not None
-            topic = await self._resolver.topic(batch.topic, may_be_made=not is_typed)
+            kind = NORMAL.name if batch.typed is None else kind_of(batch.typed.fields)
+            topic = await self._resolver.topic(batch.topic, kind=kind)
             if (topics := self._engine.state.topics).full:
                 topics.check_takes(batch.topic)
-            return for_topic(command, topic, is_typed=is_typed), None
+            return for_topic(command, topic, is_typed=batch.typed is not None), None
         except (Refused, RateLimited, DiskFull) as error:
             return command, error
 
