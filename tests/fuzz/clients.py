@@ -35,7 +35,7 @@ from dledger.rocketmq.receiving import (
     wait_of,
 )
 from dledger.rocketmq.send_requests import message_of, topic_of
-from dledger.rocketmq.transaction_ids import TransactionIds
+from dledger.requests.transaction_ids import TransactionIds
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.requests import parsed
 from dledger.rpc.rocketmq_stubs import definition, service
