@@ -20,8 +20,10 @@ from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.pb import dledger_pb2_grpc as pb_grpc
 from e2e.cluster.shell import run
 from e2e.growth.due import DUE_CASES
+from e2e.growth.filters import FILTER_CASES
 from e2e.growth.measures import AppendProbe, MeasuredGroup, difference, many, measured
 from e2e.growth.setting import Case, Setting
+from e2e.growth.transactions import TRANSACTION_CASES
 from e2e.harness.checks import Check, at_most, none_of, refused
 from e2e.harness.command import Outcome
 from e2e.harness.rocketmq_calls import POLLS_A_CHANNEL, Consumer, channel_to
@@ -388,4 +390,6 @@ CASES: Final[dict[str, Case]] = {
     "polls": polls,
     "storm": storm,
     **DUE_CASES,
+    **FILTER_CASES,
+    **TRANSACTION_CASES,
 }

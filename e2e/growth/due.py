@@ -24,7 +24,7 @@ from e2e.harness.checks import Check, at_most, none_of
 from e2e.harness.command import Outcome
 from e2e.harness.rocketmq_calls import channel_to, code_name
 from e2e.harness.tasks import meanwhile
-from e2e.harness.waiting import HarnessError
+from e2e.harness.waiting import HarnessError, came_true, eventually_async
 
 _TOPIC: Final = "later"
 _QUEUES: Final = 8
@@ -39,6 +39,7 @@ _TRIED: Final = 0.02
 _LONG_MS: Final = 30 * 86_400_000
 _NOT_IN_TIME_S: Final = 1_800.0
 _LOOK_S: Final = 0.25
+_TRIES: Final = 3
 _TURN_MS: Final = 50.0
 _TOGETHER_S: Final = 60.0
 _SCATTERED_S: Final = 300.0
@@ -102,9 +103,10 @@ async def due_steadily(setting: Setting) -> Outcome:
         _check_in_time(begin_ms)
         before, arrivals = await group.mark(), _Arrivals()
         async with meanwhile(*(_follow(group, queue, arrivals) for queue in range(_QUEUES))):
-            await _until(lambda: len(arrivals.late_ms) >= size, begin_ms / 1000 + seconds + 60)
-        after = await group.mark()
-        read = await _read_all(group, size)
+            left_s = begin_ms / 1000 + seconds + 60 - time.time()
+            await came_true(lambda: len(arrivals.late_ms) >= size, left_s)
+        after = await group.mark(settled=True)
+        read = await _read_all(group)
     seen = difference(before, after)
     late_ms = sorted(arrivals.late_ms)
     found = {
@@ -138,9 +140,16 @@ def _sends(channel: grpc.aio.Channel) -> Hold:
 
     async def hold(some: Sequence[tuple[int, int]]) -> None:
         request = service.SendMessageRequest(messages=[_message(*each) for each in some])
-        answer = await send(request, metadata=metadata, timeout=60)
-        if code_name(answer) != "OK":
-            raise RuntimeError(answer.status.message)
+        for _ in range(_TRIES):  # the ids are the same: what is there already is not held twice
+            try:
+                answer = await send(request, metadata=metadata, timeout=60)
+            except grpc.aio.AioRpcError as error:
+                said = str(error.details())
+                continue
+            if code_name(answer) == "OK":
+                return
+            said = answer.status.message
+        raise RuntimeError(said)
 
     return hold
 
@@ -201,17 +210,19 @@ async def _fire(
     async with Client(group.dev.leader_endpoint, timeout_s=60) as client:
         await asyncio.sleep((begin_ms - _now_ms()) / 1000 - 1)
         early, before = await _stored(client), await group.mark()
-        end_s = begin_ms / 1000 + _NOT_IN_TIME_S
-        while (stored := await _stored(client)) < size and time.time() < end_s:
-            await asyncio.sleep(_LOOK_S)
+
+        async def are_out() -> bool:
+            return await _stored(client) >= size
+
+        what = f"all of {size} messages are out"
+        await eventually_async(what, are_out, _NOT_IN_TIME_S, poll_s=_LOOK_S)
         seconds = time.time() - begin_ms / 1000 - 1
-        after = await group.mark()
+        after = await group.mark(settled=True)
     firing = difference(before, after)
-    read = await _read_all(group, size)
+    read = await _read_all(group)
     return {
         "messages": size,
         "early": early,
-        "stored": stored,
         "seconds_behind_the_second": round(max(0.0, seconds), 2),
         "leader_cpu_us_a_message": round(firing["cpu_s"][group.dev.leader] / size * 1e6, 1),
         "cpu_us_a_message": round(sum(firing["cpu_s"]) / size * 1e6, 1),
@@ -262,7 +273,7 @@ def _once(what: str, size: int, read: _Arrivals) -> list[Check]:
     ]
 
 
-async def _read_all(group: MeasuredGroup, size: int) -> _Arrivals:
+async def _read_all(group: MeasuredGroup) -> _Arrivals:
     """Read all queues, and how late each message was when it was stored."""
     found = _Arrivals()
     async with Client(group.dev.leader_endpoint, timeout_s=60) as client:
@@ -282,13 +293,6 @@ async def _follow(group: MeasuredGroup, queue_id: int, arrivals: _Arrivals) -> N
             at_ms = _now_ms()
             for body in batch.bodies():
                 arrivals.note(body, at_ms)
-
-
-async def _until(holds: Callable[[], bool], end_s: float) -> None:
-    while not holds():
-        if time.time() > end_s:
-            raise HarnessError("not all messages came in time")
-        await asyncio.sleep(_LOOK_S)
 
 
 def _spread(values: Sequence[int]) -> dict[str, int]:
