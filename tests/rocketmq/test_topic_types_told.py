@@ -14,7 +14,7 @@ from dledger.rpc.rocketmq_stubs import definition
 from tests.requests.memory_group import MemoryGroup, memory_group
 from tests.requests.rocketmq_client import RocketClient, code, message
 
-_TYPES = {
+_TYPES: dict[str, dict[str, Any]] = {
     "FIFO": {"message_group": "account-1"},
     "DELAY": {"delivery_timestamp": {"seconds": 1}},
     "TRANSACTION": {},
