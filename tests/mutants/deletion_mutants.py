@@ -119,9 +119,9 @@ DELETION_MUTANTS = (
     ),
     Mutant(
         name="a handle is good for a topic made anew",
-        file="rocketmq/receipts.py",
-        old="_VERSION, group, topic, generation)",
-        new="_VERSION, group, topic)",
+        file="requests/signed_handles.py",
+        old='{generation}\\0".encode()',
+        new='".encode()',
         why="what was held of a deleted topic is taken for what is held now",
         checks=(_RECEIPTS,),
     ),

@@ -82,9 +82,9 @@ TIMER_MUTANTS = (
     ),
     Mutant(
         name="a recall handle is good for a topic that was made anew",
-        file="requests/recall_handles.py",
-        old='"recall", topic, generation)\n',
-        new='"recall", topic)\n',
+        file="requests/signed_handles.py",
+        old="{topic}\\0{generation}\\0",
+        new="{topic}\\0",
         why="a handle of a deleted topic recalls a message of its successor",
         checks=("tests/rocketmq/test_recall_handles.py",),
     ),

@@ -8,14 +8,11 @@ delivered or recalled, the same handle says which one is meant.
 from __future__ import annotations
 
 import struct
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from dledger.broker.held_refs import Ref
 from dledger.requests.signed_handles import ForeignHandle, MalformedHandle, SignedHandles
 from dledger.rpc.status import Code, Rejected
-
-_VERSION: Final = 1
-_FIELDS: Final = struct.Struct("<BII")
 
 
 class Recalled(NamedTuple):
@@ -25,22 +22,14 @@ class Recalled(NamedTuple):
     message_id: str
 
 
-class RecallHandles:
-    """The handles for one topic.
+class RecallHandles(SignedHandles):
+    """The handles for one topic."""
 
-    Args:
-        secret: The group's secret; empty while it has none, and so has issued no handle.
-        topic: The topic's name.
-        generation: The generation of the topic with that name.
-    """
-
-    def __init__(self, secret: bytes, *, topic: str, generation: int) -> None:
-        self._topic = topic
-        self._handles = SignedHandles(secret, _FIELDS, _VERSION, "recall", topic, generation)
+    KIND, VERSION, FIELDS = "recall", 1, struct.Struct("<BII")
 
     def encode(self, ref: Ref, message_id: str) -> str:
         """Return the handle of a held message."""
-        return self._handles.encode(*ref, tail=message_id.encode())
+        return self._signed(*ref, tail=message_id.encode())
 
     def decode(self, handle: str) -> Recalled:
         """Return which message *handle* names.
@@ -49,7 +38,7 @@ class RecallHandles:
             Rejected: It is malformed, or was not given for this topic.
         """
         try:
-            (hour, slot), message_id = self._handles.decode(handle)
+            (hour, slot), message_id = self._checked(handle)
         except MalformedHandle:
             raise _refusal(f"malformed recall handle {handle[:80]!r}") from None
         except ForeignHandle:

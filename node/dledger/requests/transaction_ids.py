@@ -7,32 +7,20 @@ half's for good. So nobody can end a transaction of which he was not told.
 from __future__ import annotations
 
 import struct
-from typing import Final
 
 from dledger.broker.held_refs import Ref
 from dledger.requests.signed_handles import ForeignHandle, MalformedHandle, SignedHandles
 from dledger.rpc.status import Code, Rejected
 
-_VERSION: Final = 1
-_FIELDS: Final = struct.Struct("<BII")
 
+class TransactionIds(SignedHandles):
+    """The ids for one topic."""
 
-class TransactionIds:
-    """The ids for one topic.
-
-    Args:
-        secret: The group's secret; empty while it has none, and so has issued no id.
-        topic: The topic's name.
-        generation: The generation of the topic with that name.
-    """
-
-    def __init__(self, secret: bytes, *, topic: str, generation: int) -> None:
-        self._topic = topic
-        self._handles = SignedHandles(secret, _FIELDS, _VERSION, "transaction", topic, generation)
+    KIND, VERSION, FIELDS = "transaction", 1, struct.Struct("<BII")
 
     def encode(self, ref: Ref) -> str:
         """Return the id of the transaction of a half."""
-        return self._handles.encode(*ref)
+        return self._signed(*ref)
 
     def decode(self, transaction_id: str) -> Ref:
         """Return which half *transaction_id* names.
@@ -41,7 +29,7 @@ class TransactionIds:
             Rejected: It is malformed, or was not given for this topic.
         """
         try:
-            (hour, slot), _ = self._handles.decode(transaction_id)
+            (hour, slot), _ = self._checked(transaction_id)
         except MalformedHandle:
             raise no_transaction(f"malformed transaction id {transaction_id[:80]!r}") from None
         except ForeignHandle:

@@ -7,33 +7,20 @@ are about a consumer group and a topic.
 from __future__ import annotations
 
 import struct
-from typing import Final
 
 from dledger.broker.commands import NUMBER_BOUND, LeaseRef
 from dledger.errors import InvalidReceiptHandle
 from dledger.requests.signed_handles import ForeignHandle, MalformedHandle, SignedHandles
 
-_VERSION: Final = 2
-_FIELDS: Final = struct.Struct("<BHQQ")
 
+class Receipts(SignedHandles):
+    """The handles of one consumer group for one topic."""
 
-class Receipts:
-    """The handles of one consumer group for one topic.
-
-    Args:
-        secret: The group's secret; empty while it has none, and so has issued no handle.
-        group: The consumer group.
-        topic: The topic's name.
-        generation: The generation of the topic with that name; 0 if there is none.
-    """
-
-    def __init__(self, secret: bytes, *, group: str, topic: str, generation: int) -> None:
-        self._group, self._topic = group, topic
-        self._handles = SignedHandles(secret, _FIELDS, _VERSION, group, topic, generation)
+    VERSION, FIELDS = 2, struct.Struct("<BHQQ")
 
     def encode(self, lease: LeaseRef) -> str:
         """Return the receipt handle of a delivered message."""
-        return self._handles.encode(lease.queue_id, lease.offset, lease.receive_id)
+        return self._signed(lease.queue_id, lease.offset, lease.receive_id)
 
     def decode(self, handle: str) -> LeaseRef:
         """Return the lease that *handle* identifies.
@@ -42,7 +29,7 @@ class Receipts:
             InvalidReceiptHandle: It is malformed, or was not issued to this group for this topic.
         """
         try:
-            (queue_id, offset, receive_id), _ = self._handles.decode(handle)
+            (queue_id, offset, receive_id), _ = self._checked(handle)
         except MalformedHandle:
             raise InvalidReceiptHandle(f"malformed receipt handle {handle[:80]!r}") from None
         except ForeignHandle:
