@@ -83,6 +83,11 @@ class _Load:
     def _consumer(self) -> str:
         return f"consumer-{self.kind}"
 
+    async def stand_in(self) -> None:
+        """Start another producer, which is asked what the first one is not asked any more."""
+        if self.kind == "TRANSACTION":
+            await self.user.producer(self.topic, name="stand-in", transaction=True)
+
     async def write(self, writer: int, end_s: float, pace_s: float) -> None:
         """Send one message after the other until *end_s*."""
         number = 0
@@ -171,6 +176,9 @@ async def failover(
             )
             await asyncio.gather(leaders.kill(seconds), *writing)
             await stage.at.group.until_whole()
+            if not stage.sdk.opens_again:
+                for load in loads:
+                    await load.stand_in()
             await asyncio.gather(*(load.drain(stage.at) for load in loads))
         spans = leaderless_spans(leaders.samples)
         figures = {
