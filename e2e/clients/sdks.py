@@ -6,7 +6,7 @@ since then the table that users read is wrong.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Final
@@ -29,6 +29,7 @@ class Sdk:
         has_push: Whether it has a push consumer; else `Stage.listen` polls with a simple one.
         unpacks: Whether it unpacks a body that says that it is packed.
         retries: Whether a send that met a dead node is tried again by the client itself.
+        lacks: The types of messages that it has no words for.
         gaps: Reason by the case that it cannot pass.
         chances: Reason by the case that it passes or not by what it happened to choose.
     """
@@ -39,6 +40,7 @@ class Sdk:
     has_push: bool = True
     unpacks: bool = True
     retries: bool = True
+    lacks: Collection[str] = ()
     gaps: Mapping[str, str] = field(default_factory=dict)
     chances: Mapping[str, str] = field(default_factory=dict)
 
@@ -64,7 +66,9 @@ SDKS: Final[Mapping[str, Sdk]] = {
         has_push=False,
         unpacks=False,
         retries=False,
+        lacks=("PRIORITY",),
         gaps={
+            "priority": "the client has no priority of messages",
             "push": _NO_PUSH,
             "failed_comes_again": _NO_PUSH,
             "change": _NO_CHANGE,

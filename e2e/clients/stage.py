@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from dledger.client import Client
+from dledger.client import AdminClient, Client
 from e2e.clients.drivers import ClientFailed, Delivery, Driver, delivery, driver
 from e2e.clients.sdks import SDKS, Sdk
 from e2e.cluster.pki import Authority
@@ -51,6 +51,12 @@ class TlsGroup:
                 for queue in range(QUEUES)
                 async for stored in client.read(topic, queue)
             ]
+
+    async def open_transactions(self, topic: str) -> list[str]:
+        """Return the names of the transactions of a topic that nobody ended so far."""
+        async with AdminClient(self.group.admins[0], timeout_s=30.0) as admin:
+            found, _ = await admin.transactions(topic, limit=None)
+        return [each.name for each in found]
 
 
 def _certified(work: Path) -> tuple[str, str]:
@@ -155,9 +161,14 @@ class User:
         """Start the producer, or one of several."""
         await self._driver.ask("producer", name=name, topic=topic, **self._where, **more)
 
-    async def send(self, topic: str, text: str, *, producer: str = _PRODUCER, **more: Any) -> None:
-        """Send one message. Raises ClientFailed."""
-        await self._driver.ask("send", producer=producer, topic=topic, text=text, **more)
+    async def send(self, topic: str, text: str, *, producer: str = _PRODUCER, **more: Any) -> str:
+        """Send one message; return why the end of its transaction failed, if it has one.
+
+        Raises:
+            ClientFailed: It was not acknowledged.
+        """
+        told = await self._driver.ask("send", producer=producer, topic=topic, text=text, **more)
+        return str(told.get("end_error", ""))
 
     async def push(self, name: str, topic: str, group: str, **more: Any) -> None:
         """Start a push consumer; see `got`."""

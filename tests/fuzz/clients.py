@@ -24,6 +24,7 @@ from dledger.checks.resources import client_id, group_name, topic_name
 from dledger.door import contract as door
 from dledger.errors import InvalidArgument, InvalidReceiptHandle, Refused
 from dledger.requests.recall_handles import RecallHandles
+from dledger.requests.transaction_ids import TransactionIds
 from dledger.rocketmq import telemetry
 from dledger.rocketmq.expressions import expression
 from dledger.rocketmq.receipts import Receipts as Handles
@@ -35,7 +36,6 @@ from dledger.rocketmq.receiving import (
     wait_of,
 )
 from dledger.rocketmq.send_requests import message_of, topic_of
-from dledger.rocketmq.transaction_ids import TransactionIds
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.requests import parsed
 from dledger.rpc.rocketmq_stubs import definition, service
@@ -373,7 +373,7 @@ class Telemetry(Protobuf):
     )
 
     def feed(self, data: bytes) -> Hashable:
-        answer = telemetry.answer_to(data)
+        answer = telemetry.answer_to(telemetry.command_of(data))
         if not answer:
             return "no answer"
         command = service.TelemetryCommand.FromString(answer)

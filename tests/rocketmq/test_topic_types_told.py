@@ -14,7 +14,7 @@ from dledger.rpc.rocketmq_stubs import definition
 from tests.requests.memory_group import MemoryGroup, memory_group
 from tests.requests.rocketmq_client import RocketClient, code, message
 
-_TYPES = {
+_TYPES: dict[str, dict[str, Any]] = {
     "FIFO": {"message_group": "account-1"},
     "DELAY": {"delivery_timestamp": {"seconds": 1}},
     "TRANSACTION": {},
@@ -37,7 +37,7 @@ async def test_a_message_with_a_type_says_of_which_its_topic_is_to_be(
     group: MemoryGroup, kind: str
 ) -> None:
     """As it is without `--type`, who follows the sentence makes one that refuses the message."""
-    system: dict[str, Any] = _TYPES[kind] | {"message_type": definition.MessageType.Value(kind)}
+    system = {**_TYPES[kind], "message_type": definition.MessageType.Value(kind)}
     async with RocketClient(group.nodes[0].port) as client:
         status = (await client.send(message(topic="nowhere", **system))).status
 
