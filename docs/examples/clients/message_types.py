@@ -190,7 +190,7 @@ def dead(config: ClientConfiguration, topic: str) -> None:
     message.topic, message.body = topic, b"unreadable"
     tried(partial(producer.send, message))
     subscription = {topic: FilterExpression()}
-    consumer = started(lambda: SimpleConsumer(config, group, subscription, await_duration=5))
+    consumer = started(lambda: SimpleConsumer(config, group, subscription, await_duration=2))
     while tried(partial(consumer.receive, 1, 1)):
         pass  # not acknowledged within a second, it comes again, until it is moved
     consume(config, group, f"%DLQ%{group}", 1)
