@@ -1,9 +1,10 @@
 """``make clients``: the official clients, unmodified, against `dledger dev` groups of real nodes.
 
-Six parts: cases, which are written once for all languages; a follower that is dead or frozen; odd
-messages beside good ones; answers that are swallowed between nodes and client; the leader killed
-every five seconds under writers and consumers of all types of messages; and producers that go on
-through a sidecar (`dledger spool run`) while the whole group is away, in five ways.
+Six parts: cases, which are written once for all languages, and the programs of docs/clients.md
+(`program_…`); a follower that is dead or frozen; odd messages beside good ones; answers that are
+swallowed between nodes and client; the leader killed every five seconds under writers and consumers
+of all types of messages; and producers that go on through a sidecar (`dledger spool run`) while the
+whole group is away, in five ways.
 
     make clients
     make clients CLIENTS_ARGS="--languages node,rust --only push,bodies"
@@ -30,7 +31,7 @@ from pathlib import Path
 from typing import Final
 
 from e2e.bench import machine
-from e2e.clients import away
+from e2e.clients import away, programs
 from e2e.clients.builds import MissingTool, ensure
 from e2e.clients.cases import CASES, WITH_TLS, Case
 from e2e.clients.drivers import ClientFailed
@@ -65,7 +66,8 @@ _SWALLOWED: Final = "swallowed"
 _POISON: Final = "poison"
 _SPOOL: Final = "spool"
 _ALONE: Final = (_POISON, _SWALLOWED, _FAILOVER, _SPOOL)
-PARTS: Final = (*CASES, *away.CASES, *_ALONE)
+_BESIDE: Final = {**CASES, **programs.CASES}
+PARTS: Final = (*_BESIDE, *away.CASES, *_ALONE)
 _CASE_S: Final = 480.0
 _AT_ONCE: Final = 2
 """Cases at once: most of their time they wait."""
@@ -123,7 +125,7 @@ async def _cases(
 
     async def run(name: str, stage: Stage) -> None:
         async with places:
-            found.add(await one(name, CASES[name], stage))
+            found.add(await one(name, _BESIDE[name], stage))
 
     async with with_tls(work / "group") as at:
         await asyncio.gather(
@@ -132,7 +134,7 @@ async def _cases(
                 for language, command in commands.items()
                 for tls in (False, True)
                 for name in names
-                if name in CASES and (not tls or name in WITH_TLS)
+                if name in _BESIDE and (not tls or name in WITH_TLS)
             )
         )
         for language, command in commands.items():

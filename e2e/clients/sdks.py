@@ -14,6 +14,7 @@ from typing import Final
 _FRAME: Final = "the client takes no frame over 4 MiB, and a body of 4 MiB comes in a larger one"
 _STAYS: Final = "its channels keep one connection each, to a node of their choice, and wait there"
 _NO_PUSH: Final = "the client has no push consumer"
+_NO_PRIORITY: Final = "the client has no priority of messages"
 _NO_CHANGE: Final = "the client's simple consumer cannot change an invisible duration"
 
 
@@ -72,7 +73,8 @@ SDKS: Final[Mapping[str, Sdk]] = {
         opens_again=False,
         lacks=("PRIORITY",),
         gaps={
-            "priority": "the client has no priority of messages",
+            "priority": _NO_PRIORITY,
+            "program_priority": _NO_PRIORITY,
             "push": _NO_PUSH,
             "failed_comes_again": _NO_PUSH,
             "change": _NO_CHANGE,

@@ -182,15 +182,17 @@ def sql(config: ClientConfiguration, topic: str) -> None:
 def dead(config: ClientConfiguration, topic: str) -> None:
     """What is not acknowledged is a dead letter after the attempts that its consumer group has.
 
-    17, unless it was told `dledger group set GROUP --max-attempts 1`.
+    17, unless it has other numbers: `dledger group set NAME --max-attempts 2`.
     """
     group = f"{topic}-readers"
     producer = started(lambda: Producer(config, (topic,)))
     message = Message()
     message.topic, message.body = topic, b"unreadable"
     tried(partial(producer.send, message))
-    consumer = started(lambda: SimpleConsumer(config, group, {topic: FilterExpression()}))
-    tried(partial(consumer.receive, 1, 1))  # it is this consumer's for a second
+    subscription = {topic: FilterExpression()}
+    consumer = started(lambda: SimpleConsumer(config, group, subscription, await_duration=2))
+    while tried(partial(consumer.receive, 1, 1)):
+        pass  # not acknowledged within a second, it comes again, until it is moved
     consume(config, group, f"%DLQ%{group}", 1)
     consumer.shutdown()
 
