@@ -58,10 +58,15 @@ async def test_leaving_the_block_commits(client: Client, group: MemoryGroup) -> 
 
 async def test_an_exception_rolls_back(client: Client, group: MemoryGroup) -> None:
     """And is what the caller sees."""
-    with pytest.raises(LookupError):
-        async with client.transaction(TOPIC) as transaction:
+    transaction = client.transaction(TOPIC)
+
+    async def work() -> None:
+        async with transaction:
             await transaction.append(b"unpaid")
             raise LookupError
+
+    with pytest.raises(LookupError):
+        await work()
 
     assert _open(group) == 0
     with pytest.raises(Refused, match="was rolled back before, and that is its end"):
@@ -80,15 +85,22 @@ async def test_a_block_that_sends_nothing_ends_nothing(client: Client) -> None:
 
 async def test_a_commit_that_fails_is_not_rolled_back(group: MemoryGroup) -> None:
     """The work is done by then: a check has to say how it ends, or a repeated commit."""
-    async with Client(group.addresses[0], timeout_s=0.2) as client:
-        with pytest.raises(Unavailable):
-            async with client.transaction(TOPIC) as transaction:
+    async with Client(group.addresses[0], timeout_s=WAIT_S) as client:
+        transaction = client.transaction(TOPIC)
+
+        async def work() -> None:
+            async with transaction:
                 await transaction.append(b"paid")
                 group.elect(None)
+                client.timeout_s = 0.1
                 try:
                     await transaction.commit()
                 finally:
                     group.elect(0)
+                    client.timeout_s = WAIT_S
+
+        with pytest.raises(Unavailable):
+            await work()
         still_open = _open(group)
         await transaction.commit()
 

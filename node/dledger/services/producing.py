@@ -382,22 +382,15 @@ def _answer(batch: _Batch, secret: bytes) -> pb.ProduceAnswer:
             id=batch.id, refused=str(error), stopped=batch.stops, key_queues=queues
         )
     stored = _stored(batch)
-    if batch.ids and HELD_QUEUE in stored.queue_ids:
-        queue_id, offsets = places_of(stored)
-        return pb.ProduceAnswer(
-            id=batch.id,
-            queue_id=queue_id,
-            offsets=offsets,
-            index=stored.index,
-            conflicts=stored.conflicts,
-            recall_handles=recall_handles(stored, batch.ids, secret),
-        )
-    in_a_row = isinstance(stored.offsets, range)
+    is_held = bool(batch.ids) and HELD_QUEUE in stored.queue_ids
+    queue_id, offsets = places_of(stored) if is_held else (stored.queue_id, stored.offsets)
+    in_a_row = isinstance(offsets, range)
     return pb.ProduceAnswer(
         id=batch.id,
-        queue_id=stored.queue_id,
-        first_offset=stored.offsets[0],
-        offsets=() if in_a_row else stored.offsets,
+        queue_id=queue_id,
+        first_offset=offsets[0],
+        offsets=() if in_a_row else offsets,
         index=stored.index,
         conflicts=stored.conflicts,
+        recall_handles=recall_handles(stored, batch.ids, secret) if is_held else (),
     )
