@@ -10,9 +10,9 @@ first. So a group gets everything from where it has sought on, and no group's se
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
-from typing import Final, NoReturn
+from typing import Final, NoReturn, TypeAlias
 
 from dledger.broker.command_frame import CommandType, split
 from dledger.broker.commands import (
@@ -49,9 +49,11 @@ from dledger.errors import InvalidReceiptHandle
 from dledger.types import Entry, EntryKind
 from dledger_sim.checkers import ViolationError
 from dledger_sim.deliveries import Place
-from dledger_sim.given import Reading, Stored, check_fifo, check_free
+from dledger_sim.given import Before, Held, Reading, Stored, check_fifo, check_free
 
 _NOTHING_OWN: Final = -1
+_Reads: TypeAlias = Receive | Ack | ChangeInvisible | SeekGroup
+_READS: Final = (Receive, Ack, ChangeInvisible, SeekGroup)
 
 
 class PlainTopic:
@@ -91,6 +93,7 @@ class Consumed:
         watched: Names of topics to look at.
         received: How many messages were handed out.
         sought, moved: How many seeks there were, and how many dead letters.
+        newest: The newest entry.
     """
 
     def __init__(self) -> None:
@@ -103,13 +106,13 @@ class Consumed:
         self._max_attempts: dict[str, int] = {}
         self._given: dict[tuple[str, str, str], int] = {}
         self._receive_ids: set[int] = set()
-        self._newest = 0
+        self.newest = 0
 
     def apply(self, entry: Entry, results: Sequence[object], lived_ms: int) -> None:
         """Check an entry that is applied at *lived_ms*, and what it gave."""
-        if entry.index <= self._newest or entry.kind is not EntryKind.DATA or not self.watched:
+        if entry.index <= self.newest or entry.kind is not EntryKind.DATA or not self.watched:
             return
-        self._newest = entry.index
+        self.newest = entry.index
         for (kind, start, end), result in zip(split(entry.data), results, strict=True):
             if isinstance(result, Produced) and kind == CommandType.PRODUCE:
                 self._store(ProduceFrame(entry.data, start, end), result, entry)
@@ -131,11 +134,11 @@ class Consumed:
         elif isinstance(command, SetRetention) and isinstance(result, RetentionSet):
             if command.name in self.topics:
                 self.topics[command.name].is_kept = command.hours == 0
-        elif not isinstance(command, Receive | Ack | ChangeInvisible | SeekGroup):
-            return
-        elif command.topic not in self.topics:
-            return
-        elif isinstance(command, Receive) and isinstance(result, Received):
+        elif isinstance(command, _READS) and command.topic in self.topics:
+            self._apply_read(command, result, lived_ms)
+
+    def _apply_read(self, command: _Reads, result: object, lived_ms: int) -> None:
+        if isinstance(command, Receive) and isinstance(result, Received):
             self._receive(command, result, lived_ms)
         elif isinstance(command, Ack) and isinstance(result, Acked):
             for lease, outcome in zip(command.leases, result.outcomes, strict=True):
@@ -174,11 +177,7 @@ class Consumed:
             queue = plain.queues[queue_id]
             one = Stored(message_id.decode(), group.decode(), entry.index, entry.timestamp_ms)
             if row in result.repeats:
-                if (
-                    queue_id in plain.queues
-                    and queue[offset : offset + 1] != []
-                    and queue[offset].id != one.id
-                ):
+                if offset < len(queue) and queue[offset].id != one.id:
                     self._violated(f"{one.id} is told to be where {queue[offset].id} is")
                 continue
             if offset != len(queue):
@@ -212,54 +211,54 @@ class Consumed:
     # -- what groups are given ---------------------------------------------------------------------
 
     def _receive(self, command: Receive, got: Received, lived_ms: int) -> None:
-        plain = self.topics[command.topic]
         readings = self._readings[command.group, command.topic]
-        until_ms, attempt = (
-            lived_ms + command.invisible_ms,
-            (command.group, command.topic, command.attempt_id),
-        )
-        given = [(each.queue_id, each.offset) for each in got.deliveries]
-        self.received += len(given)
+        until_ms = lived_ms + command.invisible_ms
+        self.received += len(got.deliveries)
         if got.visible_at_ms != until_ms:
             self._violated(f"leases until {got.visible_at_ms}, and not {until_ms}")
+        if self._receive_again(command, got, readings):
+            return
+        plain, most = self.topics[command.topic], self._most(command.group, command.topic)
+        if len(got.deliveries) > command.limit:
+            self._violated(f"{len(got.deliveries)} messages for a limit of {command.limit}")
+        for each in got.spent:
+            readings[each.lease.queue_id].check_spent(each, lived_ms, most)
+        queue_ids = range(plain.topic.queues) if command.any_queue else [command.queue_id]
+        in_order = TYPES[plain.topic.type].in_order
+        check = check_fifo if in_order else check_free
+        check(command, got, Before(plain, readings, queue_ids, lived_ms))
+        for each in got.deliveries:
+            lease = Held(got.receive_id, until_ms, each.attempt)
+            readings[each.queue_id].grant(each.offset, lease, most=most)
+        if in_order and got.deliveries:
+            queue_id = got.deliveries[0].queue_id
+            queue = plain.queues[queue_id]
+            names = {queue[each.offset].group for each in got.deliveries}
+            readings[queue_id].put_back(queue, names, got.receive_id)
+
+    def _receive_again(
+        self, command: Receive, got: Received, readings: Mapping[int, Reading]
+    ) -> bool:
+        """Return whether a RECEIVE repeats an attempt, which gets what that still holds."""
+        attempt = (command.group, command.topic, command.attempt_id)
         earlier = self._given.get(attempt, _NOTHING_OWN) if command.attempt_id else _NOTHING_OWN
         still = {
             (queue_id, offset)
             for queue_id, reading in readings.items()
             for offset, lease in reading.leases.items()
-            if lease.receive_id == earlier and offset >= plain.firsts[queue_id]
+            if lease.receive_id == earlier and offset >= self.topics[command.topic].firsts[queue_id]
         }
+        given = {(each.queue_id, each.offset) for each in got.deliveries}
         if still or got.receive_id in self._receive_ids:
-            if set(given) != still or got.receive_id != earlier:
+            if given != still or got.receive_id != earlier:
                 self._violated(f"a repeated attempt gets {given}, and holds {sorted(still)}")
             for queue_id, offset in given:
-                readings[queue_id].leases[offset].until_ms = until_ms
-            return
+                readings[queue_id].leases[offset].until_ms = got.visible_at_ms
+            return True
         self._receive_ids.add(got.receive_id)
         if command.attempt_id and given:
             self._given[attempt] = got.receive_id
-        if len(given) > command.limit:
-            self._violated(f"{len(given)} messages for a limit of {command.limit}")
-        queue_ids = range(plain.topic.queues) if command.any_queue else [command.queue_id]
-        in_order = TYPES[plain.topic.type].in_order
-        for each in got.spent:
-            readings[each.lease.queue_id].check_spent(
-                each, lived_ms, self._most(command.group, command.topic)
-            )
-        check = check_fifo if in_order else check_free
-        check(command, got, plain, readings, queue_ids, lived_ms)
-        for (queue_id, offset), each in zip(given, got.deliveries, strict=True):
-            readings[queue_id].grant(
-                offset,
-                each.attempt,
-                got.receive_id,
-                until_ms,
-                most=self._most(command.group, command.topic),
-            )
-        if in_order:
-            for queue_id in {queue_id for queue_id, _ in given}:
-                names = {plain.queues[queue_id][o].group for q, o in given if q == queue_id}
-                readings[queue_id].put_back(plain.queues[queue_id], names, got.receive_id)
+        return False
 
     def _most(self, group: str, topic: str) -> int:
         """Return how often a group gets a message; 0: without end."""
@@ -283,6 +282,8 @@ class Consumed:
         reading = self._readings[command.group, command.topic][lease.queue_id]
         held = reading.leases.get(lease.offset)
         is_mine = held is not None and held.receive_id == lease.receive_id
+        if lease.offset < self.topics[command.topic].firsts[lease.queue_id]:
+            return
         if is_mine and isinstance(result, InvalidReceiptHandle):
             self._violated(f"{command.group} holds {lease}, which is called stale")
         if held is None or not isinstance(result, LeaseChanged):
