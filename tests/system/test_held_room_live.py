@@ -78,6 +78,19 @@ async def _send(client: Client) -> None:
     await client.append(NOW, [os.urandom(32_768)] * 8)
 
 
+async def _send_until_copied(client: Client, group: DevGroup, held: int) -> None:
+    """Send more than there is room for, until all that is held was copied forward.
+
+    Older segments go for room meanwhile; a send that is faster than that is refused, for a moment.
+    """
+    async with asyncio.timeout(PATIENCE_S):
+        while await asyncio.to_thread(_metric, group, "dledger_rolled_messages_total") < held:
+            try:
+                await _send(client)
+            except (DiskFull, OutcomeUnknown):
+                await asyncio.sleep(0.1)
+
+
 async def _send_until_refused(client: Client) -> str:
     while True:
         try:
@@ -112,8 +125,7 @@ async def test_what_is_due_on_a_full_disk_goes_once_when_there_is_room(
         await client.create_topic(NOW, queues=1)
         due_ms = time.time_ns() // 1_000_000 + DUE_MS
         held, share = await _hold_all(client, due_ms)
-        while _metric(group, "dledger_rolled_messages_total") < len(held):
-            await _send(client)  # older segments go, and what is held in them is copied forward
+        await _send_until_copied(client, group, len(held))
         for each in volumes:
             each.fill(MIB)
         refused = await _send_until_refused(client)
