@@ -52,9 +52,17 @@ TIMER_MUTANTS = (
     Mutant(
         name="the fast way takes what has a time",
         file="rocketmq/sending.py",
-        old="        if topic.type != NORMAL.name or sending.kind != NORMAL.name:\n",
-        new="        if topic.type != sending.kind:\n",
+        old="        if sending.is_timed:\n            return self._begin_timed(sending, topic)\n",
+        new="",
         why="a single message is delivered at once, whatever its time",
+        checks=(_DOOR,),
+    ),
+    Mutant(
+        name="the fast way holds more than there is room for",
+        file="rocketmq/sending.py",
+        old="        if not secret or (is_later and self._engine.holding_refusal()):\n",
+        new="        if not secret:\n",
+        why="the disk fills with what cannot go, and all are refused",
         checks=(_DOOR,),
     ),
     Mutant(
