@@ -82,6 +82,14 @@ PRIORITY_MUTANTS = (
         checks=(_DOORS,),
     ),
     Mutant(
+        name="a topic that is missing is said without its type",
+        file="requests/topic_resolver.py",
+        old='kind="" if is_normal else kind)',
+        new='kind="")',
+        why="who does what the refusal says makes a NORMAL topic, which refuses the message",
+        checks=("tests/rocketmq/test_topic_types_told.py",),
+    ),
+    Mutant(
         name="a spool forgets the priority",
         file="spool/payload.py",
         old='    if typed is None:\n        return b""\n',

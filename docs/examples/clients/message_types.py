@@ -110,12 +110,12 @@ def delay(config: ClientConfiguration, topic: str) -> None:
     producer = started(lambda: Producer(config, (topic,)))
     recalled, reminder = Message(), Message()
     recalled.topic, recalled.body = topic, b"recalled"
-    recalled.delivery_timestamp = int(time.time()) + 3  # in seconds
+    recalled.delivery_timestamp = int(time.time()) + 5  # in seconds
     receipt = tried(partial(producer.send, recalled))
-    reminder.topic, reminder.body = topic, b"reminder"
-    reminder.delivery_timestamp = int(time.time()) + 4
-    tried(partial(producer.send, reminder))
     tried(partial(producer.recall_message, topic, receipt.recall_handle))  # NotFound: it has come
+    reminder.topic, reminder.body = topic, b"reminder"
+    reminder.delivery_timestamp = int(time.time()) + 6
+    tried(partial(producer.send, reminder))
     consume(config, f"{topic}-readers", topic, 1)
 
 

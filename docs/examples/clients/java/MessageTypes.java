@@ -49,18 +49,26 @@ public final class MessageTypes {
         group = topic + "-readers";
     }
 
-    public static void main(String[] arguments) throws Exception {
-        MessageTypes types = new MessageTypes(arguments[0], arguments[1]);
-        switch (arguments[2]) {
-            case "fifo" -> types.fifo();
-            case "delay" -> types.delay();
-            case "transaction" -> types.transaction();
-            case "priority" -> types.priority();
-            case "sql" -> types.sql();
-            case "dead" -> types.dead();
-            default -> throw new IllegalArgumentException(arguments[2]);
+    public static void main(String[] arguments) {
+        try {
+            new MessageTypes(arguments[0], arguments[1]).run(arguments[2]);
+            System.exit(0);
+        } catch (Exception error) {
+            error.printStackTrace();
+            System.exit(1); // the client's threads would keep the program
         }
-        System.exit(0);
+    }
+
+    private void run(String type) throws Exception {
+        switch (type) {
+            case "fifo" -> fifo();
+            case "delay" -> delay();
+            case "transaction" -> transaction();
+            case "priority" -> priority();
+            case "sql" -> sql();
+            case "dead" -> dead();
+            default -> throw new IllegalArgumentException(type);
+        }
     }
 
     /** Messages of a message group come in the order in which they were sent. */
@@ -79,12 +87,12 @@ public final class MessageTypes {
     private void delay() throws Exception {
         Producer producer = producer();
         long now = System.currentTimeMillis();
-        Message recalled = message("recalled").setDeliveryTimestamp(now + 2000).build();
+        Message recalled = message("recalled").setDeliveryTimestamp(now + 5000).build();
         SendReceipt receipt = tried(() -> producer.send(recalled));
-        Message reminder = message("reminder").setDeliveryTimestamp(now + 3000).build();
-        tried(() -> producer.send(reminder));
         // NotFoundException: it has come
         tried(() -> producer.recallMessage(topic, receipt.getRecallHandle()));
+        Message reminder = message("reminder").setDeliveryTimestamp(now + 6000).build();
+        tried(() -> producer.send(reminder));
         consume(topic, 1, FilterExpression.SUB_ALL);
     }
 

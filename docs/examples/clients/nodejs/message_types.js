@@ -92,13 +92,13 @@ const types = {
   async delay() {
     const producer = await startProducer();
     const receipt = await tried(() => producer.send({
-      topic, body: Buffer.from('recalled'), deliveryTimestamp: new Date(Date.now() + 2000),
-    }));
-    await tried(() => producer.send({
-      topic, body: Buffer.from('reminder'), deliveryTimestamp: new Date(Date.now() + 3000),
+      topic, body: Buffer.from('recalled'), deliveryTimestamp: new Date(Date.now() + 5000),
     }));
     // NotFoundException: it has come
     await tried(() => producer.recallMessage(topic, receipt.recallHandle));
+    await tried(() => producer.send({
+      topic, body: Buffer.from('reminder'), deliveryTimestamp: new Date(Date.now() + 6000),
+    }));
     await consume(topic, 1);
   },
 

@@ -76,19 +76,19 @@ func delay() error {
 		return err
 	}
 	recalled, reminder := newMessage("recalled"), newMessage("reminder")
-	recalled.SetDelayTimestamp(time.Now().Add(2 * time.Second))
-	reminder.SetDelayTimestamp(time.Now().Add(3 * time.Second))
+	recalled.SetDelayTimestamp(time.Now().Add(5 * time.Second))
+	reminder.SetDelayTimestamp(time.Now().Add(6 * time.Second))
 	receipt, err := send(producer, recalled)
 	if err != nil {
-		return err
-	}
-	if _, err := send(producer, reminder); err != nil {
 		return err
 	}
 	if err := tried(func() error {
 		_, err := producer.Recall(ctx, topic, receipt.RecallHandle)
 		return err // NOT_FOUND: it has come
 	}); err != nil {
+		return err
+	}
+	if _, err := send(producer, reminder); err != nil {
 		return err
 	}
 	return consume(topic, 1, rocketmq.SUB_ALL)
