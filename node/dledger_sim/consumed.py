@@ -227,9 +227,9 @@ class Consumed:
         in_order = TYPES[plain.topic.type].in_order
         check = check_fifo if in_order else check_free
         check(command, got, Before(plain, readings, queue_ids, lived_ms))
-        for each in got.deliveries:
-            lease = Held(got.receive_id, until_ms, each.attempt)
-            readings[each.queue_id].grant(each.offset, lease, most=most)
+        for one in got.deliveries:
+            lease = Held(got.receive_id, until_ms, one.attempt)
+            readings[one.queue_id].grant(one.offset, lease, most=most)
         if in_order and got.deliveries:
             queue_id = got.deliveries[0].queue_id
             queue = plain.queues[queue_id]

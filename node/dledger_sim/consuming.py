@@ -223,7 +223,7 @@ class Consuming(Asker):
     async def _seek(self) -> None:
         topic, kind = (
             self.rng.choice(TOPICS),
-            self.rng.choice(("oldest", "newest", "time", "offset")),
+            self.rng.choice(("oldest", "newest", "time", "time", "offset")),
         )
         back_ms, part = self.rng.randint(-500, 6_000), self.rng.random()
 
@@ -232,11 +232,11 @@ class Consuming(Asker):
             engine = engine_of(process)
             places, topics = Places(engine), process.state.broker.topics
             await places.settle()
-            found = topics.named(topic)
+            found, log_ms = topics.named(topic), process.state.broker.time.log_ms
             offsets = []
             for queue_id in range(found.queues):
                 end = topics.queue(topic, queue_id).end
-                stored_ms = process.state.broker.time.log_ms - back_ms
+                stored_ms = self._time_in(topic, queue_id, part) or log_ms - back_ms
                 place = {
                     "oldest": Place(),
                     "newest": Place(at_end=True),
@@ -254,6 +254,12 @@ class Consuming(Asker):
         sought = await self.have(seek)
         if not isinstance(sought, GroupSought | None):
             raise ViolationError(f"a seek is answered with {sought}")
+
+    def _time_in(self, topic: str, queue_id: int, part: float) -> int:
+        """Return just when some message of a queue was stored, in every other case; else 0."""
+        plain = self.cluster.consumed.topics.get(topic)
+        queue = plain.queues[queue_id] if plain is not None else ()
+        return queue[int(part * len(queue))].stored_ms if queue and self.rng.random() < 0.5 else 0
 
     def _check_place(
         self, process: Process, topic: str, queue_id: int, place: Place, offset: int
