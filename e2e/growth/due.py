@@ -34,7 +34,7 @@ _TOGETHER: Final = 1_000
 _SCATTERED: Final = 64
 """Messages of one request, which are due at one moment, or each at its own."""
 _UNDER_WAY: Final = 8
-_TRIED: Final = 0.02
+_TRIED: Final = 0.05
 """Share that is held first, for long, to see how fast that goes."""
 _LONG_MS: Final = 30 * 86_400_000
 _NOT_IN_TIME_S: Final = 1_800.0
@@ -174,7 +174,7 @@ async def _begin_ms(hold: Hold, size: int, at_once: int) -> int:
     parts = [range(-n * at_once - at_once, -n * at_once) for n in range(count)]
     await _all_held(parts, lambda _: due_ms, hold)
     rate = count * at_once / (time.monotonic() - began_s)
-    return (_now_ms() // 1000 + 10 + round(1.6 * size / rate)) * 1000
+    return (_now_ms() // 1000 + 10 + round(1.3 * size / rate)) * 1000
 
 
 async def _all_held(
