@@ -13,11 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from e2e.bench.cases import Case
 from e2e.bench.contest import Contestant
 from e2e.bench.faults import KILL
+from e2e.bench.java_sdk import settle
 from e2e.bench.process_group import ProcessGroup
 from e2e.bench.rows import Row
 from e2e.bench.typed_judging import got_of, judged, sent_of
+from e2e.bench.typed_sends import SETTLED_S
 from e2e.harness.waiting import eventually
 
 TYPED_FAILOVER: Final = "typed-failover"
@@ -37,6 +40,8 @@ class SteadyPlan:
         groups: Message groups.
         from_s: Delayed messages are due so far ahead, at least.
         to_s: At most.
+        warm_up_s: For how long each type is sent to another topic before.
+        warm_up_window: So many under way then.
         before_s: Before the master is killed.
         after_s: After both types are acknowledged again.
         wait_s: For what was acknowledged and has not come, at most.
@@ -48,6 +53,8 @@ class SteadyPlan:
     groups: int = 200
     from_s: float = 10
     to_s: float = 20
+    warm_up_s: float = 20
+    warm_up_window: int = 64
     before_s: float = 40
     after_s: float = 20
     wait_s: float = 180
@@ -77,7 +84,11 @@ def typed_failover_rows(
 
 
 def _rows(group: ProcessGroup, plan: SteadyPlan) -> Iterator[Row]:
-    load = group.load
+    load, case = group.load, Case(batch=1, window=plan.warm_up_window)
+    for kind in KINDS:  # or who is slow at first is behind before anything happens
+        settle(load, case, kind)
+        load.run(case, plan.warm_up_s, mode=kind)
+    load.ask("settle", answer_s=SETTLED_S)
     load.ask(
         "watch", per_s=plan.per_s, groups=plan.groups, from_s=plan.from_s, to_s=plan.to_s,
         size_bytes=plan.size_bytes,
