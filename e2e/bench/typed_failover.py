@@ -17,6 +17,7 @@ from e2e.bench.cases import Case
 from e2e.bench.contest import Contestant
 from e2e.bench.faults import KILL
 from e2e.bench.java_sdk import settle
+from e2e.bench.machine import Busy
 from e2e.bench.process_group import ProcessGroup
 from e2e.bench.rows import Row
 from e2e.bench.typed_judging import got_of, judged, sent_of
@@ -94,7 +95,7 @@ def _rows(group: ProcessGroup, plan: SteadyPlan) -> Iterator[Row]:
         size_bytes=plan.size_bytes,
     )  # fmt: skip
     _wait_flowing(group)
-    time.sleep(plan.before_s)
+    others_cores = _others_cores(group, plan.before_s)
     victim = group.wait_whole()
     fault_ms = round(time.time() * 1000)
     KILL.make(group, victim)
@@ -105,6 +106,7 @@ def _rows(group: ProcessGroup, plan: SteadyPlan) -> Iterator[Row]:
     answer = load.ask("finish", seconds=plan.wait_s, quiet_s=plan.quiet_s, answer_s=_FLOWS_S)
     for kind, words in KINDS.items():
         figures = judged(sent_of(answer, kind), got_of(answer, kind), fault_ms)
+        figures["others_cores"] = others_cores
         yield Row(
             kind=TYPED_FAILOVER,
             system=group.system.name,
@@ -112,6 +114,19 @@ def _rows(group: ProcessGroup, plan: SteadyPlan) -> Iterator[Row]:
             size_bytes=plan.size_bytes,
             figures=figures,
         )
+
+
+def _others_cores(group: ProcessGroup, seconds: float) -> float:
+    """Wait for so long; return how many cores others than the group and its client took."""
+
+    def own_s() -> float:
+        usages = [*group.usages(), group.load.child.usage()]
+        return sum(usage.cpu_s for usage in usages if usage is not None)
+
+    busy, before_s, began_s = Busy(), own_s(), time.monotonic()
+    time.sleep(seconds)
+    took_s = time.monotonic() - began_s
+    return max(0.0, busy.seconds() - (own_s() - before_s)) / took_s
 
 
 def _wait_flowing(group: ProcessGroup) -> None:

@@ -35,6 +35,7 @@ _KILLED: Final = {
     "gap_ms": "gap ms",
     "calm_p99_ms": "late before, p99 ms",
     "late_max_ms": "latest ms",
+    "others_cores": "cores of others",
 }
 _KINDS: Final[Mapping[str, Mapping[str, str]]] = {TYPED: _SENDS, TYPED_FAILOVER: _KILLED}
 _ABOUT: Final[Mapping[str, str]] = {
