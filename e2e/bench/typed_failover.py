@@ -13,11 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from e2e.bench.cases import Case
 from e2e.bench.contest import Contestant
 from e2e.bench.faults import KILL
+from e2e.bench.java_sdk import settle
+from e2e.bench.machine import Busy
 from e2e.bench.process_group import ProcessGroup
 from e2e.bench.rows import Row
 from e2e.bench.typed_judging import got_of, judged, sent_of
+from e2e.bench.typed_sends import SETTLED_S
 from e2e.harness.waiting import eventually
 
 TYPED_FAILOVER: Final = "typed-failover"
@@ -37,6 +41,8 @@ class SteadyPlan:
         groups: Message groups.
         from_s: Delayed messages are due so far ahead, at least.
         to_s: At most.
+        warm_up_s: For how long each type is sent to another topic before.
+        warm_up_window: So many under way then.
         before_s: Before the master is killed.
         after_s: After both types are acknowledged again.
         wait_s: For what was acknowledged and has not come, at most.
@@ -48,6 +54,8 @@ class SteadyPlan:
     groups: int = 200
     from_s: float = 10
     to_s: float = 20
+    warm_up_s: float = 20
+    warm_up_window: int = 64
     before_s: float = 40
     after_s: float = 20
     wait_s: float = 180
@@ -77,13 +85,17 @@ def typed_failover_rows(
 
 
 def _rows(group: ProcessGroup, plan: SteadyPlan) -> Iterator[Row]:
-    load = group.load
+    load, case = group.load, Case(batch=1, window=plan.warm_up_window)
+    for kind in KINDS:  # or who is slow at first is behind before anything happens
+        settle(load, case, kind)
+        load.run(case, plan.warm_up_s, mode=kind)
+    load.ask("settle", answer_s=SETTLED_S)
     load.ask(
         "watch", per_s=plan.per_s, groups=plan.groups, from_s=plan.from_s, to_s=plan.to_s,
         size_bytes=plan.size_bytes,
     )  # fmt: skip
     _wait_flowing(group)
-    time.sleep(plan.before_s)
+    others_cores = _others_cores(group, plan.before_s)
     victim = group.wait_whole()
     fault_ms = round(time.time() * 1000)
     KILL.make(group, victim)
@@ -94,6 +106,7 @@ def _rows(group: ProcessGroup, plan: SteadyPlan) -> Iterator[Row]:
     answer = load.ask("finish", seconds=plan.wait_s, quiet_s=plan.quiet_s, answer_s=_FLOWS_S)
     for kind, words in KINDS.items():
         figures = judged(sent_of(answer, kind), got_of(answer, kind), fault_ms)
+        figures["others_cores"] = others_cores
         yield Row(
             kind=TYPED_FAILOVER,
             system=group.system.name,
@@ -101,6 +114,19 @@ def _rows(group: ProcessGroup, plan: SteadyPlan) -> Iterator[Row]:
             size_bytes=plan.size_bytes,
             figures=figures,
         )
+
+
+def _others_cores(group: ProcessGroup, seconds: float) -> float:
+    """Wait for so long; return how many cores others than the group and its client took."""
+
+    def own_s() -> float:
+        usages = [*group.usages(), group.load.child.usage()]
+        return sum(usage.cpu_s for usage in usages if usage is not None)
+
+    busy, before_s, began_s = Busy(), own_s(), time.monotonic()
+    time.sleep(seconds)
+    took_s = time.monotonic() - began_s
+    return max(0.0, busy.seconds() - (own_s() - before_s)) / took_s
 
 
 def _wait_flowing(group: ProcessGroup) -> None:

@@ -18,6 +18,7 @@ from e2e.harness.sequence import lost
 Key = tuple[int, int]
 """Message group and number."""
 _FIRST: Final = 1
+_CALM_MS: Final = range(-25_000, -5_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +76,8 @@ def judged(sent: Collection[Sent], got: Sequence[Got], fault_ms: int) -> dict[st
     ``lost`` was acknowledged and never came; ``doubled`` came again as if for the first time,
     ``redelivered`` came again and was said to; ``disordered`` came for the first time behind a
     later one of its message group. Late is beyond what was due, or beyond the acknowledgement
-    where nothing was; it is told of those that were due before the fault, and of all.
+    where nothing was; it is told of those that were due from 25 to 5 s before the fault, and of
+    all.
 
     Args:
         sent: Every call.
@@ -95,7 +97,7 @@ def judged(sent: Collection[Sent], got: Sequence[Got], fault_ms: int) -> dict[st
     ]
     dues = {each.key: each.due_ms for each in sent if each.due_ms}
     times_ms = sorted(each.ended_ms for each in acked.values())
-    figures = {
+    figures: dict[str, float] = {
         "acknowledged": len(acked),
         "failures": len(sent) - len(acked),
         "lost": len(lost(map(str, acked), set(map(str, first)))),
@@ -105,12 +107,12 @@ def judged(sent: Collection[Sent], got: Sequence[Got], fault_ms: int) -> dict[st
         "disordered": 0 if dues else disordered([key for key in first if key in acked]),
         "gap_ms": max((late - early for early, late in pairwise(times_ms)), default=0),
     }
-    calm = sorted(at - due for due, at in waits if due < fault_ms and at < fault_ms)
+    calm = sorted(at - due for due, at in waits if due - fault_ms in _CALM_MS)
     if calm:
         figures |= {"calm_p50_ms": quantile(calm, 0.5), "calm_p99_ms": quantile(calm, 0.99)}
     if waits:
         figures["late_max_ms"] = max(at - due for due, at in waits)
-    return {name: float(value) for name, value in figures.items()}
+    return figures
 
 
 def disordered(keys: Sequence[Key]) -> int:

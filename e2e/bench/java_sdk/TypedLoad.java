@@ -13,7 +13,10 @@ public final class TypedLoad {
 
     private TypedLoad() {}
 
-    /** Arguments: endpoints as "host:port;host:port", topics of type NORMAL, FIFO and DELAY. */
+    /**
+     * Arguments: endpoints as "host:port;host:port", topics of type NORMAL, FIFO and DELAY, and one
+     * more of FIFO and of DELAY to be watched.
+     */
     public static void main(String[] args) throws Exception {
         ClientServiceProvider sdk = ClientServiceProvider.loadService();
         ClientConfiguration configuration =
@@ -21,7 +24,7 @@ public final class TypedLoad {
         Sends normal = new Sends(sdk, configuration, args[1], Kind.NORMAL);
         Sends fifo = new Sends(sdk, configuration, args[2], Kind.fifo(MESSAGE_GROUPS));
         DelayedSends delayed = new DelayedSends(sdk, configuration, args[3]);
-        Watch watch = new Watch(sdk, configuration, args[2], args[3]);
+        Watch watch = new Watch(sdk, configuration, args[4], args[5]);
         Requests.serve(
                 Map.of(
                         "append", normal::async,
