@@ -109,7 +109,7 @@ def judged(sent: Collection[Sent], got: Sequence[Got], fault_ms: int) -> dict[st
     }
     calm = sorted(at - due for due, at in waits if due - fault_ms in _CALM_MS)
     if calm:
-        figures |= {"calm_p50_ms": quantile(calm, 0.5), "calm_p99_ms": quantile(calm, 0.99)}
+        figures["calm_p50_ms"], figures["calm_p99_ms"] = quantile(calm, 0.5), quantile(calm, 0.99)
     if waits:
         figures["late_max_ms"] = max(at - due for due, at in waits)
     return figures
