@@ -14,7 +14,7 @@ from typing import Final
 from dledger.client import follow
 from e2e.clients.drivers import ClientFailed
 from e2e.clients.judging import LATE_S, Figures, Got, Sent, judge, leaderless_spans
-from e2e.clients.loads import planned
+from e2e.clients.loads import plan_send
 from e2e.clients.stage import QUEUES, Stage, TlsGroup, User
 from e2e.cluster.processes import send
 from e2e.harness.tasks import meanwhile
@@ -93,7 +93,7 @@ class _Load:
         number = 0
         while (began_s := time.monotonic()) < end_s:
             wall_s = time.time()
-            plan, number = planned(self.kind, writer, number, wall_s), number + 1
+            plan, number = plan_send(self.kind, writer, number, wall_s), number + 1
             error = end_error = ""
             try:
                 end_error = await self.user.send(

@@ -43,7 +43,7 @@ class Planned:
         return "transaction" in self.options and "end" not in self.options
 
 
-def planned(kind: str, writer: int, number: int, now_s: float) -> Planned:
+def plan_send(kind: str, writer: int, number: int, now_s: float) -> Planned:
     """Return what *writer* sends as its message *number*, at *now_s*, to a topic of type *kind*."""
     key = f"{writer}/{number}"
     if kind == "FIFO":
