@@ -379,7 +379,7 @@ class Telemetry(Protobuf):
     )
 
     def feed(self, data: bytes) -> Hashable:
-        answer = telemetry.answer_to(data)
+        answer = telemetry.answer_to(telemetry.command_of(data))
         if not answer:
             return "no answer"
         command = service.TelemetryCommand.FromString(answer)

@@ -518,8 +518,8 @@ def _transactions() -> Iterator[Asked]:
         "too long": "A" * 5_000,
     }.items():
         yield bad("EndTransaction", f"transaction id: {what}", end(transaction_id))
-        asked = pb.EndTransactionRequest(topic=HALVES, transaction_id=transaction_id)
-        yield bad("Ledger/EndTransaction", f"transaction id: {what}", asked)
+        ends = pb.EndTransactionRequest(topic=HALVES, transaction_id=transaction_id)
+        yield bad("Ledger/EndTransaction", f"transaction id: {what}", ends)
     known = TransactionIds(SECRET, topic=HALVES, generation=3).encode(Ref(hour=1, slot=0))
     for resolution in (1, 2):
         yield bad("EndTransaction", f"{resolution}, unknown half", end(known, resolution))
@@ -529,8 +529,8 @@ def _transactions() -> Iterator[Asked]:
         "no such topic": "nowhere",
         "no topic": "",
     }.items():
-        asked = pb.EndTransactionRequest(topic=topic, transaction_id=known, commits=True)
-        yield bad("Ledger/EndTransaction", what, asked)
+        ends = pb.EndTransactionRequest(topic=topic, transaction_id=known, commits=True)
+        yield bad("Ledger/EndTransaction", what, ends)
     yield bad("EndTransaction", "another topic's", end(known, topic=TIMED))
     yield bad("EndTransaction", "no such topic", end(known, topic="nowhere"))
     yield bad("EndTransaction", "no topic", end(known, topic=""))

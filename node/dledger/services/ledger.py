@@ -20,7 +20,7 @@ from dledger.broker.held_refs import HELD_QUEUE
 from dledger.broker.message import Columns
 from dledger.broker.produce import NO_QUEUE, encode_produce
 from dledger.broker.results import Produced
-from dledger.broker.topics import DELAY, TRANSACTION
+from dledger.broker.topics import DELAY, NORMAL, TRANSACTION
 from dledger.calls.caller import Caller
 from dledger.calls.method import AnyMethod, Ended
 from dledger.calls.service import Service
@@ -95,10 +95,10 @@ class LedgerHandlers(NativeHandlers):
         command, request_client = command_of(request), request.client_id
         half = request.half.check_after_ms if request.HasField("half") else None
         is_typed = bool(request.deliver_at_ms) or any(r.HasField("typed") for r in request.records)
-        is_plain = half is None and not is_typed
-        ids = () if is_plain else [r.message_id.encode() for r in request.records]
+        kind = _kind_of(request) if half is not None or is_typed else NORMAL.name
+        ids = () if kind == NORMAL.name else [r.message_id.encode() for r in request.records]
         del request  # free this second copy of the bodies while the command waits
-        found = await self._context.resolver.topic(topic, may_be_made=is_plain)
+        found = await self._context.resolver.topic(topic, kind=kind)
         if found.type in _HOLDING:
             await self._context.resolver.secret()  # before: nothing is to be held without a name
         if half is not None:
@@ -295,6 +295,17 @@ def _checked_columns(records: Sequence[pb.Record], deliver_at_ms: int = 0) -> Co
         properties=properties,
         typed=typed if any(typed) else (),
     )
+
+
+def _kind_of(request: pb.AppendRequest) -> str:
+    """Return the type of a checked request's messages."""
+    if request.HasField("half"):
+        return TRANSACTION.name
+    if request.deliver_at_ms:
+        return DELAY.name
+    typed = (typed_of(each.typed) for each in request.records)
+    fields = {name for each in typed for name in _fields_of(each)}
+    return kind_of(sorted(fields)) if fields else NORMAL.name
 
 
 def _fields_of(typed: Typed) -> Iterator[str]:
