@@ -12,7 +12,9 @@ from dledger.broker.topics import TRANSACTION
 from dledger.client import Client, Record, Typed
 from dledger.errors import InvalidArgument, MessageIdConflict, Refused, Unavailable, UnknownTopic
 from dledger.rocketmq import half_checks
+from dledger.rpc.rocketmq_stubs import definition, service
 from tests.requests.memory_group import WAIT_S, MemoryGroup, memory_group
+from tests.requests.rocketmq_client import RocketClient, code, message
 
 TOPIC = "tx"
 
@@ -189,3 +191,30 @@ async def test_whoever_is_asked_decides(
     assert (check.record.body, check.record.tag, check.record.keys) == (b"paid", "a", ("k",))
     assert (check.record.properties, check.record.born_at_ms) == ({"p": "q"}, 7)
     assert await group.bodies(TOPIC) == [b"paid"] * commits
+
+
+async def test_either_protocol_ends_what_the_other_began(
+    client: Client, group: MemoryGroup
+) -> None:
+    """A half of RocketMQ's is asked about here, and ended; one of ours is ended there."""
+    half = message(1, b"theirs", TOPIC, message_type=definition.MessageType.TRANSACTION)
+    async with RocketClient(group.nodes[0].port, "gone") as theirs:
+        await theirs.send(half)
+        ours = await client.append_half(TOPIC, Record(body=b"ours"), check_after_ms=3_600_000)
+        request = service.EndTransactionRequest(
+            topic=definition.Resource(name=TOPIC),
+            transaction_id=ours,
+            resolution=definition.TransactionResolution.COMMIT,
+        )
+        ended = await theirs.call("EndTransaction", request)
+    questions = client.transaction_checks(TOPIC)
+    asked = asyncio.ensure_future(anext(questions))
+    group.clock_skew_ms += 6_001
+
+    async with asyncio.timeout(WAIT_S):
+        check = await asked
+    await client.end_transaction(check.topic, check.transaction_id, commits=True)
+    await questions.aclose()
+
+    assert code(ended.status) == "OK"
+    assert await group.bodies(TOPIC) == [b"ours", b"theirs"]

@@ -102,7 +102,7 @@ def events(before: Json, after: Json) -> Iterator[Event]:
     if _recovered(before, after, "SpecValid", "False", "True"):
         yield Event(EventReason.SPEC_ACCEPTED, _message(after, "SpecValid"))
     if _turned(before, after, "Degraded", "True"):
-        yield Event(_why_degraded(after), _message(after, "Degraded"), warning=True)
+        yield _degraded_told(after)
     if _recovered(before, after, "Degraded", "True", "False"):
         yield Event(EventReason.RECOVERED, "the group is as expected again")
     if (told := _rollout_told(before, after)) is not None:
@@ -262,10 +262,12 @@ def _recovered(before: Json, after: Json, kind: str, ill: str, well: str) -> boo
     return old is not None and (old["status"], new["status"]) == (ill, well)
 
 
-def _why_degraded(after: Json) -> EventReason:
-    """Return what tells of a group that is degraded: one that waits for a word has its own."""
-    waits = _condition(after, "Degraded")["reason"] == Reason.RESTORED_MESSAGES_WAIT
-    return EventReason.RESTORED_MESSAGES_WAIT if waits else EventReason.DEGRADED
+def _degraded_told(after: Json) -> Event:
+    """Return the Event of a group that is degraded; what waits for a word has its own."""
+    message = _message(after, "Degraded")
+    if _condition(after, "Degraded")["reason"] == Reason.RESTORED_MESSAGES_WAIT:
+        return Event(EventReason.RESTORED_MESSAGES_WAIT, message, warning=True)
+    return Event(EventReason.DEGRADED, message, warning=True)
 
 
 def _rollout_told(before: Json, after: Json) -> Event | None:
