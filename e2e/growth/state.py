@@ -31,6 +31,7 @@ from dledger.broker.results import Received
 from dledger.broker.state import BrokerState
 from dledger.errors import DledgerError
 from dledger.types import Entry, EntryKind
+from e2e.growth.fifo_state import fifo
 
 _MINUTES: Final = 62
 """An hour, and a little."""
@@ -303,6 +304,7 @@ DIMENSIONS: Final[dict[str, Callable[[Feed, int], Figures]]] = {
     "leases": leases,
     "held": held_messages,
     "due": due,
+    "fifo": fifo,
 }
 
 

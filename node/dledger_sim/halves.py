@@ -20,7 +20,7 @@ from dledger.broker.produce import encode_produce
 from dledger.broker.results import Produced
 from dledger.broker.topics import TRANSACTION
 from dledger.requests.half_ends import commit, roll_back
-from dledger.rocketmq.transaction_ids import TransactionIds
+from dledger.requests.transaction_ids import TransactionIds
 from dledger.rpc.rocketmq_stubs import service
 from dledger_sim.asking import Asker
 from dledger_sim.audit import ids_stored

@@ -8,6 +8,7 @@ _MODEL = "tests/broker/test_held.py"
 _COMMANDS = "tests/broker/test_held_commands.py"
 _DUE = "tests/broker/test_due_slots.py"
 _ROLLER = "tests/replica/test_held_roller.py"
+_ROOM_KEEPER = "tests/replica/test_room_keeper.py"
 _PLACES = "tests/pipeline/test_held_messages.py"
 _SHARE = "tests/server/test_holding_share.py"
 
@@ -220,6 +221,22 @@ HELD_MUTANTS = (
         new="if message.payload.index < index]\n",
         why="one recalled message keeps the log from being dropped",
         checks=(_ROLLER,),
+    ),
+    Mutant(
+        name="what is held in several segments is copied at once",
+        file="replica/held_roller.py",
+        old="            index = min(index, sealed[with_held].last_index + 1)\n",
+        new="            index = min(index, sealed[-1].last_index + 1)\n",
+        why="copies take the room of the commands that would let the segments go",
+        checks=(_ROLLER,),
+    ),
+    Mutant(
+        name="no room is kept for copies of what is held",
+        file="replica/room_keeper.py",
+        old="            copies_bytes=held_bytes + segment_bytes if held_bytes else 0,\n",
+        new="            copies_bytes=0,\n",
+        why="a disk that users fill beside what is held stays full for good",
+        checks=(_ROOM_KEEPER,),
     ),
     Mutant(
         name="RETAIN is proposed for what is held back",

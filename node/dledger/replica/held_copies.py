@@ -66,11 +66,18 @@ class _Some:
         return HeldCopy(command, tuple(self.refs))
 
 
-def copies_of(what: What, held: Sequence[HeldMessage], read: Callable[[int], Entry]) -> HeldCopies:
+def copies_of(
+    what: What,
+    held: Sequence[HeldMessage],
+    read: Callable[[int], Entry],
+    *,
+    max_bytes: int = MAX_BYTES,
+) -> HeldCopies:
     """Return the commands that deliver or move messages. May be called from any thread.
 
     A command has messages of one topic and of one host, since a consumer is told that, in the order
-    of *held*. Entries are read in their own order, each once.
+    of *held*, and ends with the one with which it has *max_bytes*. Entries are read in their own
+    order, each once.
 
     Raises:
         DledgerError: An entry cannot be read.
@@ -89,7 +96,7 @@ def copies_of(what: What, held: Sequence[HeldMessage], read: Callable[[int], Ent
         some.refs.append(each.ref)
         some.messages.append(message)
         some.size_bytes += len(message.body)
-        if some.size_bytes >= MAX_BYTES or len(some.refs) == MAX_ROWS:
+        if some.size_bytes >= max_bytes or len(some.refs) == MAX_ROWS:
             found.copies.append(open_ones.pop(key).encode(what))
     found.copies += [some.encode(what) for some in open_ones.values()]
     return found

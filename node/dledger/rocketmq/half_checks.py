@@ -31,10 +31,10 @@ from dledger.common.metrics import NodeMetrics
 from dledger.errors import DledgerError, Unavailable
 from dledger.requests.engine import Engine
 from dledger.requests.half_ends import Half, read_half
+from dledger.requests.transaction_ids import TransactionIds
 from dledger.rocketmq.delivery_form import half_form
 from dledger.rocketmq.producers import Producers
 from dledger.rocketmq.telemetry import Telemetry
-from dledger.rocketmq.transaction_ids import TransactionIds
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.rocketmq_stubs import service
 from dledger.types import NodeId

@@ -102,7 +102,7 @@ def events(before: Json, after: Json) -> Iterator[Event]:
     if _recovered(before, after, "SpecValid", "False", "True"):
         yield Event(EventReason.SPEC_ACCEPTED, _message(after, "SpecValid"))
     if _turned(before, after, "Degraded", "True"):
-        yield Event(EventReason.DEGRADED, _message(after, "Degraded"), warning=True)
+        yield Event(_why_degraded(after), _message(after, "Degraded"), warning=True)
     if _recovered(before, after, "Degraded", "True", "False"):
         yield Event(EventReason.RECOVERED, "the group is as expected again")
     if (told := _rollout_told(before, after)) is not None:
@@ -260,6 +260,12 @@ def _recovered(before: Json, after: Json, kind: str, ill: str, well: str) -> boo
     """Whether a condition was *ill* and now is *well*; what was unknown was not told."""
     old, new = _condition(before, kind), _condition(after, kind)
     return old is not None and (old["status"], new["status"]) == (ill, well)
+
+
+def _why_degraded(after: Json) -> EventReason:
+    """Return what tells of a group that is degraded: one that waits for a word has its own."""
+    waits = _condition(after, "Degraded")["reason"] == Reason.RESTORED_MESSAGES_WAIT
+    return EventReason.RESTORED_MESSAGES_WAIT if waits else EventReason.DEGRADED
 
 
 def _rollout_told(before: Json, after: Json) -> Event | None:
