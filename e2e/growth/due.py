@@ -175,7 +175,7 @@ async def _begin_ms(hold: Hold, size: int, at_once: int) -> int:
     parts = [range(-n * at_once - at_once, -n * at_once) for n in range(count)]
     await _all_held(parts, lambda _: due_ms, hold)
     rate = count * at_once / (time.monotonic() - began_s)
-    return (_now_ms() // 1000 + 10 + round(1.3 * size / rate)) * 1000
+    return (_now_ms() // 1000 + 15 + round(1.6 * size / rate)) * 1000
 
 
 async def _all_held(
@@ -258,11 +258,15 @@ class _Arrivals:
 
     numbers: set[int] = field(default_factory=set)
     late_ms: list[int] = field(default_factory=list)
+    overtaken: int = 0
 
-    def note(self, body: bytes, at_ms: int) -> None:
+    def note(self, body: bytes, at_ms: int, behind_ms: int = 0) -> int:
+        """Note a message; return when it was due. *behind_ms*: when the one before it was."""
         number, due_ms = _BODY.unpack_from(body)
         self.numbers.add(number)
         self.late_ms.append(at_ms - due_ms)
+        self.overtaken += due_ms < behind_ms
+        return int(due_ms)
 
 
 def _once(what: str, size: int, read: _Arrivals) -> list[Check]:
@@ -271,6 +275,7 @@ def _once(what: str, size: int, read: _Arrivals) -> list[Check]:
         none_of(f"{what}: messages that did not come", size - len(read.numbers)),
         none_of(f"{what}: came twice", len(read.late_ms) - len(read.numbers)),
         none_of(f"{what}: early by the log's date", sum(late < 0 for late in read.late_ms)),
+        none_of(f"{what}: behind one in its queue that was due later", read.overtaken),
     ]
 
 
@@ -279,12 +284,13 @@ async def _read_all(group: MeasuredGroup) -> _Arrivals:
     found = _Arrivals()
     async with Client(group.dev.leader_endpoint, timeout_s=60) as client:
         for queue_id in range(_QUEUES):
+            last_ms = 0
             async for batch in client.read_batches(_TOPIC, queue_id):
                 bodies = iter(batch.bodies())
                 entries = batch.entries or ((batch.count, batch.index, batch.stored_at_ms),)
                 for count, _, stored_at_ms in entries:
                     for _ in range(count):
-                        found.note(next(bodies), stored_at_ms)
+                        last_ms = found.note(next(bodies), stored_at_ms, last_ms)
     return found
 
 
