@@ -36,7 +36,7 @@ def _at(due_ms: int, body: bytes = b"x", message_id: str = "") -> Record:
     return Record(body=body, message_id=message_id, typed=Typed(deliver_at_ms=due_ms))
 
 
-async def _delivered(group: MemoryGroup, count: int) -> list[bytes]:
+async def _pass_an_hour(group: MemoryGroup, count: int) -> list[bytes]:
     """Let an hour pass, and return what is in the queue once all of it is."""
     group.clock_skew_ms += HOUR_MS
     await eventually(lambda: group.nodes[0].engine.state.topics.queue(TOPIC, 0).end >= count)
@@ -53,7 +53,7 @@ async def test_each_message_waits_for_its_own_time(group: MemoryGroup) -> None:
               for ahead_ms in (3_000, 1_000, 4_000, -1_000, 2_000))
         )  # fmt: skip
         await client.recall(TOPIC, sent[2].recall_handle)
-        bodies = await _delivered(group, 4)
+        bodies = await _pass_an_hour(group, 4)
         stored = [each.typed async for each in client.read(TOPIC, 0)]
 
     assert [(each.queue_id, each.offset) for each in sent[:3]] == [(-1, -1)] * 3
@@ -88,7 +88,7 @@ async def test_those_that_were_sent_before_are_told_where_they_are(group: Memory
     assert (again.queue_id, again.offset, again.recall_handle) == (0, first.offset, "")
     assert still.recall_handle == held.recall_handle
     assert new.recall_handle not in {"", held.recall_handle}
-    assert await _delivered(group, 3) == [b"a", b"b", b"c"]
+    assert await _pass_an_hour(group, 3) == [b"a", b"b", b"c"]
 
 
 async def test_one_that_cannot_wait_does_not_spoil_those_beside_it(group: MemoryGroup) -> None:
@@ -114,7 +114,7 @@ async def test_one_that_cannot_wait_does_not_spoil_those_beside_it(group: Memory
     assert [isinstance(each, DledgerError) for each in results] == [False, True, False, True, False]
     assert "40 days" in refused[0]
     assert "takes DELAY messages, not NORMAL" in refused[1]
-    assert await _delivered(group, 3) == [b"1", b"2", b"3"]
+    assert await _pass_an_hour(group, 3) == [b"1", b"2", b"3"]
 
 
 async def test_a_batch_for_later_is_of_one_topic_and_complete(group: MemoryGroup) -> None:
@@ -130,4 +130,4 @@ async def test_a_batch_for_later_is_of_one_topic_and_complete(group: MemoryGroup
         appended = await client.append(TOPIC, [_at(due_ms, b"a"), _at(due_ms - 1, b"b")])
 
     assert len(set(appended.recall_handles)) == 2
-    assert await _delivered(group, 2) == [b"b", b"a"]
+    assert await _pass_an_hour(group, 2) == [b"b", b"a"]

@@ -46,7 +46,7 @@ class CutFiles(MemoryFiles):
 _KINDS = (None, Typed(deliver_at_ms=1 << 41), Typed(message_group="été"), Typed(priority=3))
 
 
-def _typed(number: int, size: int) -> Message:
+def _make_typed(number: int, size: int) -> Message:
     """Return a message as some types of topics know it, by its number."""
     one = message(number, size=size)
     return replace(one, record=replace(one.record, typed=_KINDS[number % len(_KINDS)]))
@@ -65,7 +65,7 @@ class History:
 
     def append(self, spool: Spool, count: int, size: int = 300) -> None:
         """Spool the next messages; those that `append` returned for are accepted."""
-        batch = [_typed(self.sent + n, size) for n in range(1, count + 1)]
+        batch = [_make_typed(self.sent + n, size) for n in range(1, count + 1)]
         self.sent += count
         kept = spool.append(batch).messages
         self.accepted += [int(one.record.message_id) for one in batch[:kept]]

@@ -37,7 +37,7 @@ def _at(due_ms: int, body: bytes) -> Record:
     return Record(body=body, typed=Typed(deliver_at_ms=due_ms))
 
 
-async def _is_delivered(group: MemoryGroup, count: int) -> list[bytes]:
+async def _wait_delivered(group: MemoryGroup, count: int) -> list[bytes]:
     await eventually(lambda: group.nodes[0].engine.state.topics.queue(TOPIC, 0).end >= count)
     return await group.bodies(TOPIC)
 
@@ -62,7 +62,7 @@ async def test_a_spooling_producer_sends_for_later(group: MemoryGroup, tmp_path:
 
     assert (due.queue_id, due.offset, due.recall_handle) == (0, 0, "")
     assert (waits.spooled, waits.queue_id, waits.offset) == (False, None, None)
-    assert await _is_delivered(group, 2) == [b"due", b"later"]
+    assert await _wait_delivered(group, 2) == [b"due", b"later"]
 
 
 async def test_a_spool_is_replayed_with_its_times(group: MemoryGroup, tmp_path: Path) -> None:
@@ -80,14 +80,14 @@ async def test_a_spool_is_replayed_with_its_times(group: MemoryGroup, tmp_path: 
         sent += (await producer.send("tx", b"no half"),)
         group.elect(0)
         assert await producer.drained(WAIT_S)
-    at_once = await _is_delivered(group, 1)
+    at_once = await _wait_delivered(group, 1)
     held = group.nodes[0].engine.state.held.count
     group.clock_skew_ms += HOUR_MS
 
     assert all(each.spooled for each in sent)
     assert [type(each) for each in rejected] == [MessageRejected] * 2
     assert (at_once, held) == ([b"-5"], 3)
-    assert await _is_delivered(group, 4) == [b"-5", b"7000", b"8000", b"9000"]
+    assert await _wait_delivered(group, 4) == [b"-5", b"7000", b"8000", b"9000"]
     async with Client(group.addresses[0]) as client:
         read = [each.typed async for each in client.read(TOPIC, 0)]
     assert read == [Typed(deliver_at_ms=now_ms + each) for each in (-5, 7_000, 8_000, 9_000)]

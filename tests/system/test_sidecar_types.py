@@ -58,7 +58,7 @@ def _at(due_ms: int) -> dict[str, Any]:
     return {"message_type": _DELAY, "delivery_timestamp": due}
 
 
-async def _stored(client: Client, topic: str, queue_id: int = 0) -> list[StoredRecord]:
+async def _read(client: Client, topic: str, queue_id: int = 0) -> list[StoredRecord]:
     return [one async for one in client.read(topic, queue_id, linearizable=True)]
 
 
@@ -81,11 +81,11 @@ async def test_what_was_sent_for_later_waits_behind_the_outage(
         rejected = beside.sidecar.counters().rejected
 
         async def are_delivered() -> bool:
-            return len(await _stored(client, "reminders")) == 2
+            return len(await _read(client, "reminders")) == 2
 
         await eventually_async(are_delivered)
         seen_ms = _now_ms()
-        delivered = await _stored(client, "reminders")
+        delivered = await _read(client, "reminders")
         held = nodes.nodes[0].engine.state.held
         waiting = [one for bucket in held.buckets().values() for one in bucket.messages(0)]
 
@@ -118,8 +118,8 @@ async def test_message_groups_and_priorities_keep_their_order_through_an_outage(
         depth = beside.sidecar.counters().depth
         await nodes.start(0)
         await beside.drained()
-        transfers = [await _stored(client, "transfers", each) for each in range(2)]
-        alerts = [await _stored(client, "alerts", each) for each in range(3)]
+        transfers = [await _read(client, "transfers", each) for each in range(2)]
+        alerts = [await _read(client, "alerts", each) for each in range(3)]
 
     assert depth == 24
     for queue_id, stored in enumerate(transfers):

@@ -47,7 +47,7 @@ from dledger.requests.context import RequestContext
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.requests import parsed
 from dledger.rpc.status import Rejected, bug
-from dledger.services.batches import checked_batch, kind_of, proposed
+from dledger.services.batches import checked_batch, kind_of, prepare
 from dledger.services.held_responses import places_of, recall_handles
 
 if TYPE_CHECKING:
@@ -258,7 +258,7 @@ class Producing:
                 topics.check_takes(batch.topic)
             if topic.type == DELAY.name:
                 await self._resolver.secret()  # before: nothing is to be held without a handle
-            return proposed(command, topic, self._engine, is_typed=is_typed), None
+            return prepare(command, topic, self._engine, is_typed=is_typed), None
         except (Refused, RateLimited, DiskFull) as error:
             return command, error
 
