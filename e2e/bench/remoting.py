@@ -21,7 +21,7 @@ from typing import Any, Final
 from e2e.harness.waiting import HarnessError, eventually
 
 _TIMEOUT_S: Final = 3.0
-_WAIT_S: Final = 60.0
+_WAIT_S: Final = 150.0
 _POLL_S: Final = 0.3
 _HEAD: Final = struct.Struct(">II")
 _NUMBER_BYTES: Final = 4

@@ -41,7 +41,7 @@ _MAINS: Final = {
     "proxy": "org.apache.rocketmq.proxy.ProxyStartup",
     "broker": "org.apache.rocketmq.broker.BrokerStartup",
 }
-_FOUNDED_S: Final = 90.0
+_FOUNDED_S: Final = 180.0
 _ASK_S: Final = 0.5
 
 

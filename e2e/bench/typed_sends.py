@@ -47,7 +47,7 @@ TYPED_LOAD: Final = Program(
     ),
 )
 SYNCED: Final = "acknowledged when a majority has synced it"
-_WARM_UP_S: Final = 15.0
+_WARM_UP_S: Final = 30.0
 _WARM_AGAIN_S: Final = 3.0
 """In later turns: what was frozen is still compiled."""
 SETTLED_S: Final = 180.0

@@ -106,7 +106,8 @@ class _Load:
             self.sent.append(
                 Sent(
                     key=plan.key, ended_s=ended_s, error=error, due_s=due_s, group=plan.group,
-                    wanted=plan.wanted, most_s=_CHECKED_S if plan.silent or end_error else LATE_S,
+                    wanted=plan.is_wanted,
+                    most_s=_CHECKED_S if plan.is_silent or end_error else LATE_S,
                 )
             )  # fmt: skip
             pause_s = _AFTER_ERROR_S if error else began_s + pace_s - ended_s

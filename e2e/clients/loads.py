@@ -33,12 +33,12 @@ class Planned:
     group: str = ""
 
     @property
-    def wanted(self) -> bool:
+    def is_wanted(self) -> bool:
         """Whether anybody is to get it."""
         return not self.key.startswith("no")
 
     @property
-    def silent(self) -> bool:
+    def is_silent(self) -> bool:
         """Whether its producer leaves the end of a transaction to its checker."""
         return "transaction" in self.options and "end" not in self.options
 

@@ -71,7 +71,7 @@ def _java(layout: Layout, program: str) -> Command:
     return Command(("java", "-Xmx256m", "-cp", str(jars), str(source)), {})
 
 
-def _built(
+def _build(
     layout: Layout, language: str, program: str, build: Callable[[Path, Layout], None]
 ) -> Command:
     digests = digest_of(PROGRAMS / language), digest_of(SOURCES / language)
@@ -110,12 +110,12 @@ _COMMANDS: Final[Mapping[str, Callable[[Layout, str], Command]]] = {
     "python": _python,
     "node": _node,
     "java": _java,
-    "go": lambda layout, program: _built(layout, "go", program, _build_go),
-    "rust": lambda layout, program: _built(layout, "rust", program, _build_rust),
+    "go": lambda layout, program: _build(layout, "go", program, _build_go),
+    "rust": lambda layout, program: _build(layout, "rust", program, _build_rust),
 }
 
 
-async def printed(command: Command, words: Sequence[str], log: Path) -> list[str]:
+async def run_program(command: Command, words: Sequence[str], log: Path) -> list[str]:
     """Run a program to its end; return its lines.
 
     Raises:
@@ -190,7 +190,7 @@ async def _program(stage: Stage, about: str) -> None:
     command = await asyncio.to_thread(ensure, default_layout(), stage.language, program)
     follower = stage.at.group.endpoints[(state["leader"] + 1) % len(stage.at.group.endpoints)]
     words = (follower, topic) if about == _HELLO else (follower, topic, about)
-    lines = await printed(command, words, stage.work / f"{topic}.log")
+    lines = await run_program(command, words, stage.work / f"{topic}.log")
     if not is_right(about, lines):
         raise CaseFailed(f"it printed {lines}")
 

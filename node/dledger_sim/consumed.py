@@ -157,7 +157,7 @@ class Consumed:
             and TYPES[topic.type].in_order
             and topic.queues > result.before
         ):
-            self._violated(f"FIFO topic {topic.name} grows")
+            self._fail(f"FIFO topic {topic.name} grows")
         if topic.name in self.topics:
             self.topics[topic.name].topic = topic
         elif topic.name in self.watched:
@@ -178,12 +178,12 @@ class Consumed:
             one = Stored(message_id.decode(), group.decode(), entry.index, entry.timestamp_ms)
             if row in result.repeats:
                 if offset < len(queue) and queue[offset].id != one.id:
-                    self._violated(f"{one.id} is told to be where {queue[offset].id} is")
+                    self._fail(f"{one.id} is told to be where {queue[offset].id} is")
                 continue
             if offset != len(queue):
-                self._violated(f"{one.id} is stored at {offset} of a queue of {len(queue)}")
+                self._fail(f"{one.id} is stored at {offset} of a queue of {len(queue)}")
             if group and queue_of_key(group, plain.topic.queues) != queue_id:
-                self._violated(f"group {one.group} has messages in queue {queue_id}")
+                self._fail(f"group {one.group} has messages in queue {queue_id}")
             queue.append(one)
 
     def _move(self, command: DeadLetter, result: DeadLettered, entry: Entry) -> None:
@@ -197,10 +197,10 @@ class Consumed:
         self.moved += 1
         held = reading.leases.get(lease.offset)
         if held is None or held.receive_id != lease.receive_id:
-            self._violated(f"{lease} is moved to the dead letters, and is over")
+            self._fail(f"{lease} is moved to the dead letters, and is over")
         source = self.topics[moved.topic].queues[lease.queue_id][lease.offset]
         if (dead := command.batch.message(0).message_id) != source.id:
-            self._violated(f"the dead letter of {source.id} is {dead}")
+            self._fail(f"the dead letter of {source.id} is {dead}")
         reading.end(lease.offset)
         name = command.batch.topic
         if name not in self.topics:
@@ -215,12 +215,12 @@ class Consumed:
         until_ms = lived_ms + command.invisible_ms
         self.received += len(got.deliveries)
         if got.visible_at_ms != until_ms:
-            self._violated(f"leases until {got.visible_at_ms}, and not {until_ms}")
+            self._fail(f"leases until {got.visible_at_ms}, and not {until_ms}")
         if self._receive_again(command, got, readings):
             return
         plain, most = self.topics[command.topic], self._most(command.group, command.topic)
         if len(got.deliveries) > command.limit:
-            self._violated(f"{len(got.deliveries)} messages for a limit of {command.limit}")
+            self._fail(f"{len(got.deliveries)} messages for a limit of {command.limit}")
         for each in got.spent:
             readings[each.lease.queue_id].check_spent(each, lived_ms, most)
         queue_ids = range(plain.topic.queues) if command.any_queue else [command.queue_id]
@@ -251,7 +251,7 @@ class Consumed:
         given = {(each.queue_id, each.offset) for each in got.deliveries}
         if still or got.receive_id in self._receive_ids:
             if given != still or got.receive_id != earlier:
-                self._violated(f"a repeated attempt gets {given}, and holds {sorted(still)}")
+                self._fail(f"a repeated attempt gets {given}, and holds {sorted(still)}")
             for queue_id, offset in given:
                 readings[queue_id].leases[offset].until_ms = got.visible_at_ms
             return True
@@ -271,9 +271,9 @@ class Consumed:
         if lease.offset < plain.firsts[lease.queue_id]:
             return
         if outcome and not is_mine and reading.is_open(lease.offset):
-            self._violated(f"{group} acknowledges {lease} of {topic}, which it does not hold")
+            self._fail(f"{group} acknowledges {lease} of {topic}, which it does not hold")
         if is_mine and not outcome:
-            self._violated(f"{group} holds {lease} of {topic}, which is called stale")
+            self._fail(f"{group} holds {lease} of {topic}, which is called stale")
         if is_mine:
             reading.end(lease.offset)
 
@@ -285,7 +285,7 @@ class Consumed:
         if lease.offset < self.topics[command.topic].firsts[lease.queue_id]:
             return
         if is_mine and isinstance(result, InvalidReceiptHandle):
-            self._violated(f"{command.group} holds {lease}, which is called stale")
+            self._fail(f"{command.group} holds {lease}, which is called stale")
         if held is None or not isinstance(result, LeaseChanged):
             return
         if is_mine:
@@ -293,7 +293,7 @@ class Consumed:
             held.before, held.receive_id = held.receive_id, result.receive_id
             held.is_suspended = command.suspend
         elif (held.before, held.receive_id) != (lease.receive_id, result.receive_id):
-            self._violated(f"{command.group} changes {lease}, which it does not hold")
+            self._fail(f"{command.group} changes {lease}, which it does not hold")
 
     def _seek(self, command: SeekGroup, result: GroupSought) -> None:
         self.sought += 1
@@ -306,9 +306,7 @@ class Consumed:
                 if o >= first
             ]
             if (told.offset, told.held) != (max(asked, first), len(held)):
-                self._violated(
-                    f"a seek to {asked} of {queue_id}, where {len(held)} are held: {told}"
-                )
+                self._fail(f"a seek to {asked} of {queue_id}, where {len(held)} are held: {told}")
             self._readings[command.group, command.topic][queue_id] = Reading(told.offset)
 
     # -- in the end --------------------------------------------------------------------------------
@@ -324,7 +322,7 @@ class Consumed:
                         yield group, topic, (queue_id, offset)
 
     @staticmethod
-    def _violated(what: str) -> NoReturn:
+    def _fail(what: str) -> NoReturn:
         raise ViolationError(what)
 
 

@@ -182,7 +182,7 @@ def test_each_type_has_a_load_of_its_own(kind: str) -> None:
     if kind == "DELAY":
         assert {each.due_s for each in plans} == set(range(103, 111))
     if kind == "TRANSACTION":
-        ways = {(each.wanted, each.options.get("end")) for each in plans}
+        ways = {(each.is_wanted, each.options.get("end")) for each in plans}
         assert ways == {(True, "commit"), (True, None), (False, "rollback"), (False, None)}
 
 

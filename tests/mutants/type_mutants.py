@@ -121,14 +121,6 @@ TYPE_MUTANTS = (
         why="a producer at another node is never asked",
     ),
     _Planted(
-        name="a leader that leads again believes what it knew of halves",
-        file=_CHECKS,
-        old="                self._held = None\n"
-        "                await self._engine.wait_leader_change(_REST_S)\n",
-        new="                await self._engine.wait_leader_change(_REST_S)\n",
-        why="what it was about to ask when it lost its place is asked about late, or never",
-    ),
-    _Planted(
         name="what is held does not keep its entry",
         file="broker/state.py",
         old="        dropped = self.forget_before(min(index, self.held.first_entry))\n",

@@ -104,8 +104,8 @@ class DueSlots:
         """Yield what is due by a time (Unix ms) and not told yet, by time, in small parts.
 
         A part may be empty: each is a step of a few milliseconds at most, behind which the caller
-        lets others run. What waits for a word (PAUSE_HELD) is told when that came. The caller goes on to
-        the end, or throws the object away.
+        lets others run. What waits for a word (PAUSE_HELD) is told when that came. The caller goes
+        on to the end, or throws the object away.
         """
         if self._pauses != self._held.pauses:
             self._pauses = self._held.pauses
