@@ -14,7 +14,7 @@ from typing import Final
 from dledger.client import follow
 from e2e.clients.drivers import ClientFailed
 from e2e.clients.judging import LATE_S, Figures, Got, Sent, judge, leaderless_spans
-from e2e.clients.loads import planned
+from e2e.clients.loads import plan_send
 from e2e.clients.stage import QUEUES, Stage, TlsGroup, User
 from e2e.cluster.processes import send
 from e2e.harness.tasks import meanwhile
@@ -83,12 +83,17 @@ class _Load:
     def _consumer(self) -> str:
         return f"consumer-{self.kind}"
 
+    async def stand_in(self) -> None:
+        """Start another producer, which is asked what the first one is not asked any more."""
+        if self.kind == "TRANSACTION":
+            await self.user.producer(self.topic, name="stand-in", transaction=True)
+
     async def write(self, writer: int, end_s: float, pace_s: float) -> None:
         """Send one message after the other until *end_s*."""
         number = 0
         while (began_s := time.monotonic()) < end_s:
             wall_s = time.time()
-            plan, number = planned(self.kind, writer, number, wall_s), number + 1
+            plan, number = plan_send(self.kind, writer, number, wall_s), number + 1
             error = end_error = ""
             try:
                 end_error = await self.user.send(
@@ -101,7 +106,8 @@ class _Load:
             self.sent.append(
                 Sent(
                     key=plan.key, ended_s=ended_s, error=error, due_s=due_s, group=plan.group,
-                    wanted=plan.wanted, most_s=_CHECKED_S if plan.silent or end_error else LATE_S,
+                    wanted=plan.is_wanted,
+                    most_s=_CHECKED_S if plan.is_silent or end_error else LATE_S,
                 )
             )  # fmt: skip
             pause_s = _AFTER_ERROR_S if error else began_s + pace_s - ended_s
@@ -171,6 +177,9 @@ async def failover(
             )
             await asyncio.gather(leaders.kill(seconds), *writing)
             await stage.at.group.until_whole()
+            if not stage.sdk.opens_again:
+                for load in loads:
+                    await load.stand_in()
             await asyncio.gather(*(load.drain(stage.at) for load in loads))
         spans = leaderless_spans(leaders.samples)
         figures = {

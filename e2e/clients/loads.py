@@ -33,17 +33,17 @@ class Planned:
     group: str = ""
 
     @property
-    def wanted(self) -> bool:
+    def is_wanted(self) -> bool:
         """Whether anybody is to get it."""
         return not self.key.startswith("no")
 
     @property
-    def silent(self) -> bool:
+    def is_silent(self) -> bool:
         """Whether its producer leaves the end of a transaction to its checker."""
         return "transaction" in self.options and "end" not in self.options
 
 
-def planned(kind: str, writer: int, number: int, now_s: float) -> Planned:
+def plan_send(kind: str, writer: int, number: int, now_s: float) -> Planned:
     """Return what *writer* sends as its message *number*, at *now_s*, to a topic of type *kind*."""
     key = f"{writer}/{number}"
     if kind == "FIFO":

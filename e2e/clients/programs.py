@@ -71,7 +71,7 @@ def _java(layout: Layout, program: str) -> Command:
     return Command(("java", "-Xmx256m", "-cp", str(jars), str(source)), {})
 
 
-def _build_once(
+def _build(
     layout: Layout, language: str, program: str, build: Callable[[Path, Layout], None]
 ) -> Command:
     digests = digest_of(PROGRAMS / language), digest_of(SOURCES / language)
@@ -110,8 +110,8 @@ _COMMANDS: Final[Mapping[str, Callable[[Layout, str], Command]]] = {
     "python": _python,
     "node": _node,
     "java": _java,
-    "go": lambda layout, program: _build_once(layout, "go", program, _build_go),
-    "rust": lambda layout, program: _build_once(layout, "rust", program, _build_rust),
+    "go": lambda layout, program: _build(layout, "go", program, _build_go),
+    "rust": lambda layout, program: _build(layout, "rust", program, _build_rust),
 }
 
 

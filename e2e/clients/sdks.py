@@ -30,6 +30,8 @@ class Sdk:
         has_push: Whether it has a push consumer; else `Stage.listen` polls with a simple one.
         unpacks: Whether it unpacks a body that says that it is packed.
         retries: Whether a send that met a dead node is tried again by the client itself.
+        opens_again: Whether a client that has lost its stream to a node opens another one there; a
+            producer that does not is asked about none of its transactions any more.
         lacks: The types of messages that it has no words for.
         gaps: Reason by the case that it cannot pass.
         chances: Reason by the case that it passes or not by what it happened to choose.
@@ -41,6 +43,7 @@ class Sdk:
     has_push: bool = True
     unpacks: bool = True
     retries: bool = True
+    opens_again: bool = True
     lacks: Collection[str] = ()
     gaps: Mapping[str, str] = field(default_factory=dict)
     chances: Mapping[str, str] = field(default_factory=dict)
@@ -67,6 +70,7 @@ SDKS: Final[Mapping[str, Sdk]] = {
         has_push=False,
         unpacks=False,
         retries=False,
+        opens_again=False,
         lacks=("PRIORITY",),
         gaps={
             "priority": _NO_PRIORITY,

@@ -27,6 +27,7 @@ _POLLERS: Final = 4
 _POLL_AWAIT_S: Final = 5
 _POLL_INVISIBLE_S: Final = 30
 _POLL_BATCH: Final = 16
+_AFTER_FAILED_ACK_S: Final = 0.5
 _PRODUCER: Final = "producer"
 _numbers = itertools.count(1)
 
@@ -223,8 +224,18 @@ class User:
                 await asyncio.sleep(_POLL_S)
                 continue
             self._polled[name] += found
-            acks = (self.ack(name, each) for each in found)
-            await asyncio.gather(*acks, return_exceptions=True)
+            await asyncio.gather(*(self._acknowledge(name, each) for each in found))
+
+    async def _acknowledge(self, name: str, message: Delivery) -> None:
+        """Acknowledge until it is done, as long as the message is this consumer's."""
+        end_s = message.at_s + _POLL_INVISIBLE_S
+        while time.monotonic() < end_s:
+            try:
+                await self.ack(name, message)
+            except ClientFailed:
+                await asyncio.sleep(_AFTER_FAILED_ACK_S)
+            else:
+                return
 
     def got(self, name: str) -> Sequence[Delivery]:
         """Return what a listening consumer has got so far."""

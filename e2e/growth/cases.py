@@ -37,6 +37,7 @@ HELD_MB: Final = 150.0
 HELD_BYTES: Final = 10.0
 HELD_FREEZE_MS: Final = 5.0
 DUE_MS: Final = 50.0
+FIFO_US: Final = 2.0
 _QUEUES_A_TOPIC: Final = 1_024
 _STATE_S: Final = 900.0
 _AT_ONCE: Final = 256
@@ -77,6 +78,16 @@ async def state(setting: Setting) -> Outcome:
         at_most("state: freeze of 10,000,000 held", held["freeze_ms"], HELD_FREEZE_MS, "ms"),
         at_most("state: a step, 1,000,000 due in a second", due["longest_step_ms"], DUE_MS, "ms"),
         at_most("state: a release of 1,024", due["longest_release_ms"], DUE_MS, "ms"),
+    ]
+    fifo = await _in_process(outcome, "fifo", setting.size(200_000))
+    outcome.lines += [
+        at_most(
+            f"state: a FIFO message of {groups} groups beside NORMAL",
+            round(fifo[f"fifo_{groups}_groups_us"] - fifo[beside], 2),
+            FIFO_US,
+            "us",
+        )
+        for groups, beside in (("10", "normal_us"), ("1000", "normal_by_8_us"))
     ]
     ids, groups = outcome.figures["client-ids"], outcome.figures["groups"]
     outcome.lines += [

@@ -28,13 +28,18 @@ from e2e.harness.waiting import HarnessError, came_true, eventually_async
 
 _TOPIC: Final = "later"
 _QUEUES: Final = 8
-_BODY: Final = struct.Struct("<qq84x")
-"""Number and due time, Unix ms; a small message of 100 bytes."""
+_BODY: Final = struct.Struct("<qq")
+"""How a body begins: number, and due time, Unix ms."""
+_SMALL: Final = bytes(84)
+_LARGE: Final = bytes(1_008)
+"""How it goes on."""
+_SCATTERED_SIZE: Final = 200_000
+"""A fifth of a million, to be out in a fifth of the time: its log is a multiple of the caches."""
 _TOGETHER: Final = 1_000
 _SCATTERED: Final = 64
 """Messages of one request, which are due at one moment, or each at its own."""
 _UNDER_WAY: Final = 8
-_TRIED: Final = 0.02
+_TRIED: Final = 0.05
 """Share that is held first, for long, to see how fast that goes."""
 _LONG_MS: Final = 30 * 86_400_000
 _NOT_IN_TIME_S: Final = 1_800.0
@@ -60,7 +65,7 @@ async def due_together(setting: Setting) -> Outcome:
             await client.create_topic(_TOPIC, "DELAY", _QUEUES)
 
             async def hold(some: Sequence[tuple[int, int]]) -> None:
-                bodies = [_BODY.pack(*each) for each in some]
+                bodies = [_BODY.pack(*each) + _SMALL for each in some]
                 await client.append(_TOPIC, bodies, deliver_at_ms=some[0][1])
 
             def times() -> list[int]:
@@ -71,8 +76,8 @@ async def due_together(setting: Setting) -> Outcome:
 
 
 async def due_scattered(setting: Setting) -> Outcome:
-    """A million due in one second, each in an entry with those of other moments."""
-    size, rng = setting.size(1_000_000), Random(4)
+    """200,000 messages of 1 KiB due in one second, each in an entry of those of other moments."""
+    size, rng = setting.size(_SCATTERED_SIZE), Random(4)
     async with measured(setting.work / "due-scattered") as group:
         async with Client(group.dev.leader_endpoint, timeout_s=60) as client:
             await client.create_topic(_TOPIC, "DELAY", _QUEUES)
@@ -83,7 +88,8 @@ async def due_scattered(setting: Setting) -> Outcome:
                 return [rng.randrange(1_000) for _ in range(_SCATTERED)]
 
             found = await _fire(group, size, _SCATTERED, times, hold)
-    return _outcome(f"{size:,} due in a second, scattered", found, _SCATTERED_S)
+    seconds = _SCATTERED_S * _SCATTERED_SIZE / 1_000_000
+    return _outcome(f"{size:,} due in a second, scattered", found, seconds)
 
 
 async def due_steadily(setting: Setting) -> Outcome:
@@ -109,21 +115,16 @@ async def due_steadily(setting: Setting) -> Outcome:
         read = await _read_all(group)
     seen = difference(before, after)
     late_ms = sorted(arrivals.late_ms)
-    found = {
-        "messages": size,
-        "stored_late_ms": _spread(sorted(read.late_ms)),
-        "read_late_ms": _spread(late_ms),
-        "firing": seen,
-    }
     what = f"{_A_SECOND:,} due a second"
-    stored, arrived = found["stored_late_ms"], found["read_late_ms"]
+    stored, arrived = _spread(sorted(read.late_ms)), _spread(late_ms)
     lines = [
         at_most(f"{what}: p99 late, when stored", stored["p99"], _LATE_MS, "ms"),
         at_most(f"{what}: p99 late, when read", arrived["p99"], _LATE_MS, "ms"),
         at_most(f"{what}: longest turn of a loop", seen["longest_turn_ms"], _TURN_MS, "ms"),
         *_once(what, size, read),
     ]
-    return Outcome(lines=lines, figures=found)
+    figures = {"messages": size, "stored_late_ms": stored, "read_late_ms": arrived, "firing": seen}
+    return Outcome(lines=lines, figures=figures)
 
 
 # -- holding ---------------------------------------------------------------------------------------
@@ -162,7 +163,7 @@ def _message(number: int, due_ms: int) -> Any:
     properties.delivery_timestamp.FromMilliseconds(due_ms)
     return definition.Message(
         topic=definition.Resource(name=_TOPIC),
-        body=_BODY.pack(number, due_ms),
+        body=_BODY.pack(number, due_ms) + _LARGE,
         system_properties=properties,
     )
 
@@ -174,7 +175,7 @@ async def _begin_ms(hold: Hold, size: int, at_once: int) -> int:
     parts = [range(-n * at_once - at_once, -n * at_once) for n in range(count)]
     await _all_held(parts, lambda _: due_ms, hold)
     rate = count * at_once / (time.monotonic() - began_s)
-    return (_now_ms() // 1000 + 10 + round(1.6 * size / rate)) * 1000
+    return (_now_ms() // 1000 + 15 + round(1.6 * size / rate)) * 1000
 
 
 async def _all_held(
@@ -209,10 +210,10 @@ async def _fire(
     _check_in_time(begin_ms)
     async with Client(group.dev.leader_endpoint, timeout_s=60) as client:
         await asyncio.sleep((begin_ms - _now_ms()) / 1000 - 1)
-        early, before = await _stored(client), await group.mark()
+        early, before = await _count_stored(client), await group.mark()
 
         async def are_out() -> bool:
-            return await _stored(client) >= size
+            return await _count_stored(client) >= size
 
         what = f"all of {size} messages are out"
         await eventually_async(what, are_out, _NOT_IN_TIME_S, poll_s=_LOOK_S)
@@ -231,7 +232,7 @@ async def _fire(
     }
 
 
-async def _stored(client: Client) -> int:
+async def _count_stored(client: Client) -> int:
     return sum(each.messages for each in await client.topics() if each.name == _TOPIC)
 
 
@@ -257,11 +258,15 @@ class _Arrivals:
 
     numbers: set[int] = field(default_factory=set)
     late_ms: list[int] = field(default_factory=list)
+    overtaken: int = 0
 
-    def note(self, body: bytes, at_ms: int) -> None:
-        number, due_ms = _BODY.unpack(body)
+    def note(self, body: bytes, at_ms: int, behind_ms: int = 0) -> int:
+        """Note a message; return when it was due. *behind_ms*: when the one before it was."""
+        number, due_ms = _BODY.unpack_from(body)
         self.numbers.add(number)
         self.late_ms.append(at_ms - due_ms)
+        self.overtaken += due_ms < behind_ms
+        return int(due_ms)
 
 
 def _once(what: str, size: int, read: _Arrivals) -> list[Check]:
@@ -270,6 +275,7 @@ def _once(what: str, size: int, read: _Arrivals) -> list[Check]:
         none_of(f"{what}: messages that did not come", size - len(read.numbers)),
         none_of(f"{what}: came twice", len(read.late_ms) - len(read.numbers)),
         none_of(f"{what}: early by the log's date", sum(late < 0 for late in read.late_ms)),
+        none_of(f"{what}: behind one in its queue that was due later", read.overtaken),
     ]
 
 
@@ -278,12 +284,13 @@ async def _read_all(group: MeasuredGroup) -> _Arrivals:
     found = _Arrivals()
     async with Client(group.dev.leader_endpoint, timeout_s=60) as client:
         for queue_id in range(_QUEUES):
+            last_ms = 0
             async for batch in client.read_batches(_TOPIC, queue_id):
                 bodies = iter(batch.bodies())
                 entries = batch.entries or ((batch.count, batch.index, batch.stored_at_ms),)
                 for count, _, stored_at_ms in entries:
                     for _ in range(count):
-                        found.note(next(bodies), stored_at_ms)
+                        last_ms = found.note(next(bodies), stored_at_ms, last_ms)
     return found
 
 

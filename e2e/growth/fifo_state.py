@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Final
 from dledger.broker import commands
 from dledger.broker.commands import LeaseRef
 from dledger.broker.fifo_deliveries import MAX_GROUPS_AT_ONCE
-from dledger.broker.message import Columns, Typed
+from dledger.broker.message import Columns
 from dledger.broker.produce import encode_produce
 from dledger.broker.results import Received
+from dledger.types import Typed
 
 if TYPE_CHECKING:
     from e2e.growth.state import Feed, Figures

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from dledger.errors import DledgerError, Refused
+from dledger.errors import DledgerError, NotLeader, Refused
 from dledger_sim.loop import MS
 from dledger_sim.process import Process
 from dledger_sim.rounds import Caller
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from dledger_sim.cluster import Cluster
 
 _MOST_TRIES: Final = 20
+_MOST_LEADERS: Final = 4
 _PAUSE_US: Final = 300 * MS
 
 
@@ -32,6 +33,15 @@ class Asker(Caller):
     async def commit(self, command: bytes, *, grows: bool = True) -> object | None:
         """Have a command committed, asking until it is; None: nobody said so."""
         return await self.have(partial(propose, command=command, grows=grows))
+
+    async def find(self, work: Callable[[Process], Awaitable[object]]) -> object:
+        """Have the leader do something once, where it can be found. Raises as `ask`."""
+        for _ in range(_MOST_LEADERS):
+            try:
+                return await self.ask(work)
+            except NotLeader:
+                await self.sleep(1, _PAUSE_US // 10)
+        return await self.ask(work)
 
     async def have(self, work: Callable[[Process], Awaitable[object]]) -> object | None:
         """Have the leader do something, asking until it is done; None: nobody said so."""

@@ -10,9 +10,9 @@ first. So a group gets everything from where it has sought on, and no group's se
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
-from typing import Final, NoReturn
+from typing import Final, NoReturn, TypeAlias
 
 from dledger.broker.command_frame import CommandType, split
 from dledger.broker.commands import (
@@ -49,9 +49,11 @@ from dledger.errors import InvalidReceiptHandle
 from dledger.types import Entry, EntryKind
 from dledger_sim.checkers import ViolationError
 from dledger_sim.deliveries import Place
-from dledger_sim.given import Reading, Stored, check_fifo, check_free
+from dledger_sim.given import Before, Held, Reading, Stored, check_fifo, check_free
 
 _NOTHING_OWN: Final = -1
+_Reads: TypeAlias = Receive | Ack | ChangeInvisible | SeekGroup
+_READS: Final = (Receive, Ack, ChangeInvisible, SeekGroup)
 
 
 class PlainTopic:
@@ -91,6 +93,7 @@ class Consumed:
         watched: Names of topics to look at.
         received: How many messages were handed out.
         sought, moved: How many seeks there were, and how many dead letters.
+        newest: The newest entry.
     """
 
     def __init__(self) -> None:
@@ -103,13 +106,13 @@ class Consumed:
         self._max_attempts: dict[str, int] = {}
         self._given: dict[tuple[str, str, str], int] = {}
         self._receive_ids: set[int] = set()
-        self._newest = 0
+        self.newest = 0
 
     def apply(self, entry: Entry, results: Sequence[object], lived_ms: int) -> None:
         """Check an entry that is applied at *lived_ms*, and what it gave."""
-        if entry.index <= self._newest or entry.kind is not EntryKind.DATA or not self.watched:
+        if entry.index <= self.newest or entry.kind is not EntryKind.DATA or not self.watched:
             return
-        self._newest = entry.index
+        self.newest = entry.index
         for (kind, start, end), result in zip(split(entry.data), results, strict=True):
             if isinstance(result, Produced) and kind == CommandType.PRODUCE:
                 self._store(ProduceFrame(entry.data, start, end), result, entry)
@@ -131,11 +134,11 @@ class Consumed:
         elif isinstance(command, SetRetention) and isinstance(result, RetentionSet):
             if command.name in self.topics:
                 self.topics[command.name].is_kept = command.hours == 0
-        elif not isinstance(command, Receive | Ack | ChangeInvisible | SeekGroup):
-            return
-        elif command.topic not in self.topics:
-            return
-        elif isinstance(command, Receive) and isinstance(result, Received):
+        elif isinstance(command, _READS) and command.topic in self.topics:
+            self._apply_read(command, result, lived_ms)
+
+    def _apply_read(self, command: _Reads, result: object, lived_ms: int) -> None:
+        if isinstance(command, Receive) and isinstance(result, Received):
             self._receive(command, result, lived_ms)
         elif isinstance(command, Ack) and isinstance(result, Acked):
             for lease, outcome in zip(command.leases, result.outcomes, strict=True):
@@ -154,7 +157,7 @@ class Consumed:
             and TYPES[topic.type].in_order
             and topic.queues > result.before
         ):
-            self._violated(f"FIFO topic {topic.name} grows")
+            self._fail(f"FIFO topic {topic.name} grows")
         if topic.name in self.topics:
             self.topics[topic.name].topic = topic
         elif topic.name in self.watched:
@@ -174,17 +177,13 @@ class Consumed:
             queue = plain.queues[queue_id]
             one = Stored(message_id.decode(), group.decode(), entry.index, entry.timestamp_ms)
             if row in result.repeats:
-                if (
-                    queue_id in plain.queues
-                    and queue[offset : offset + 1] != []
-                    and queue[offset].id != one.id
-                ):
-                    self._violated(f"{one.id} is told to be where {queue[offset].id} is")
+                if offset < len(queue) and queue[offset].id != one.id:
+                    self._fail(f"{one.id} is told to be where {queue[offset].id} is")
                 continue
             if offset != len(queue):
-                self._violated(f"{one.id} is stored at {offset} of a queue of {len(queue)}")
+                self._fail(f"{one.id} is stored at {offset} of a queue of {len(queue)}")
             if group and queue_of_key(group, plain.topic.queues) != queue_id:
-                self._violated(f"group {one.group} has messages in queue {queue_id}")
+                self._fail(f"group {one.group} has messages in queue {queue_id}")
             queue.append(one)
 
     def _move(self, command: DeadLetter, result: DeadLettered, entry: Entry) -> None:
@@ -198,10 +197,10 @@ class Consumed:
         self.moved += 1
         held = reading.leases.get(lease.offset)
         if held is None or held.receive_id != lease.receive_id:
-            self._violated(f"{lease} is moved to the dead letters, and is over")
+            self._fail(f"{lease} is moved to the dead letters, and is over")
         source = self.topics[moved.topic].queues[lease.queue_id][lease.offset]
         if (dead := command.batch.message(0).message_id) != source.id:
-            self._violated(f"the dead letter of {source.id} is {dead}")
+            self._fail(f"the dead letter of {source.id} is {dead}")
         reading.end(lease.offset)
         name = command.batch.topic
         if name not in self.topics:
@@ -212,54 +211,54 @@ class Consumed:
     # -- what groups are given ---------------------------------------------------------------------
 
     def _receive(self, command: Receive, got: Received, lived_ms: int) -> None:
-        plain = self.topics[command.topic]
         readings = self._readings[command.group, command.topic]
-        until_ms, attempt = (
-            lived_ms + command.invisible_ms,
-            (command.group, command.topic, command.attempt_id),
-        )
-        given = [(each.queue_id, each.offset) for each in got.deliveries]
-        self.received += len(given)
+        until_ms = lived_ms + command.invisible_ms
+        self.received += len(got.deliveries)
         if got.visible_at_ms != until_ms:
-            self._violated(f"leases until {got.visible_at_ms}, and not {until_ms}")
+            self._fail(f"leases until {got.visible_at_ms}, and not {until_ms}")
+        if self._receive_again(command, got, readings):
+            return
+        plain, most = self.topics[command.topic], self._most(command.group, command.topic)
+        if len(got.deliveries) > command.limit:
+            self._fail(f"{len(got.deliveries)} messages for a limit of {command.limit}")
+        for each in got.spent:
+            readings[each.lease.queue_id].check_spent(each, lived_ms, most)
+        queue_ids = range(plain.topic.queues) if command.any_queue else [command.queue_id]
+        in_order = TYPES[plain.topic.type].in_order
+        check = check_fifo if in_order else check_free
+        check(command, got, Before(plain, readings, queue_ids, lived_ms))
+        for one in got.deliveries:
+            lease = Held(got.receive_id, until_ms, one.attempt)
+            readings[one.queue_id].grant(one.offset, lease, most=most)
+        if in_order and got.deliveries:
+            queue_id = got.deliveries[0].queue_id
+            queue = plain.queues[queue_id]
+            names = {queue[each.offset].group for each in got.deliveries}
+            readings[queue_id].put_back(queue, names, got.receive_id)
+
+    def _receive_again(
+        self, command: Receive, got: Received, readings: Mapping[int, Reading]
+    ) -> bool:
+        """Return whether a RECEIVE repeats an attempt, which gets what that still holds."""
+        attempt = (command.group, command.topic, command.attempt_id)
         earlier = self._given.get(attempt, _NOTHING_OWN) if command.attempt_id else _NOTHING_OWN
         still = {
             (queue_id, offset)
             for queue_id, reading in readings.items()
             for offset, lease in reading.leases.items()
-            if lease.receive_id == earlier and offset >= plain.firsts[queue_id]
+            if lease.receive_id == earlier and offset >= self.topics[command.topic].firsts[queue_id]
         }
+        given = {(each.queue_id, each.offset) for each in got.deliveries}
         if still or got.receive_id in self._receive_ids:
-            if set(given) != still or got.receive_id != earlier:
-                self._violated(f"a repeated attempt gets {given}, and holds {sorted(still)}")
+            if given != still or got.receive_id != earlier:
+                self._fail(f"a repeated attempt gets {given}, and holds {sorted(still)}")
             for queue_id, offset in given:
-                readings[queue_id].leases[offset].until_ms = until_ms
-            return
+                readings[queue_id].leases[offset].until_ms = got.visible_at_ms
+            return True
         self._receive_ids.add(got.receive_id)
         if command.attempt_id and given:
             self._given[attempt] = got.receive_id
-        if len(given) > command.limit:
-            self._violated(f"{len(given)} messages for a limit of {command.limit}")
-        queue_ids = range(plain.topic.queues) if command.any_queue else [command.queue_id]
-        in_order = TYPES[plain.topic.type].in_order
-        for each in got.spent:
-            readings[each.lease.queue_id].check_spent(
-                each, lived_ms, self._most(command.group, command.topic)
-            )
-        check = check_fifo if in_order else check_free
-        check(command, got, plain, readings, queue_ids, lived_ms)
-        for (queue_id, offset), each in zip(given, got.deliveries, strict=True):
-            readings[queue_id].grant(
-                offset,
-                each.attempt,
-                got.receive_id,
-                until_ms,
-                most=self._most(command.group, command.topic),
-            )
-        if in_order:
-            for queue_id in {queue_id for queue_id, _ in given}:
-                names = {plain.queues[queue_id][o].group for q, o in given if q == queue_id}
-                readings[queue_id].put_back(plain.queues[queue_id], names, got.receive_id)
+        return False
 
     def _most(self, group: str, topic: str) -> int:
         """Return how often a group gets a message; 0: without end."""
@@ -272,9 +271,9 @@ class Consumed:
         if lease.offset < plain.firsts[lease.queue_id]:
             return
         if outcome and not is_mine and reading.is_open(lease.offset):
-            self._violated(f"{group} acknowledges {lease} of {topic}, which it does not hold")
+            self._fail(f"{group} acknowledges {lease} of {topic}, which it does not hold")
         if is_mine and not outcome:
-            self._violated(f"{group} holds {lease} of {topic}, which is called stale")
+            self._fail(f"{group} holds {lease} of {topic}, which is called stale")
         if is_mine:
             reading.end(lease.offset)
 
@@ -283,8 +282,10 @@ class Consumed:
         reading = self._readings[command.group, command.topic][lease.queue_id]
         held = reading.leases.get(lease.offset)
         is_mine = held is not None and held.receive_id == lease.receive_id
+        if lease.offset < self.topics[command.topic].firsts[lease.queue_id]:
+            return
         if is_mine and isinstance(result, InvalidReceiptHandle):
-            self._violated(f"{command.group} holds {lease}, which is called stale")
+            self._fail(f"{command.group} holds {lease}, which is called stale")
         if held is None or not isinstance(result, LeaseChanged):
             return
         if is_mine:
@@ -292,7 +293,7 @@ class Consumed:
             held.before, held.receive_id = held.receive_id, result.receive_id
             held.is_suspended = command.suspend
         elif (held.before, held.receive_id) != (lease.receive_id, result.receive_id):
-            self._violated(f"{command.group} changes {lease}, which it does not hold")
+            self._fail(f"{command.group} changes {lease}, which it does not hold")
 
     def _seek(self, command: SeekGroup, result: GroupSought) -> None:
         self.sought += 1
@@ -305,9 +306,7 @@ class Consumed:
                 if o >= first
             ]
             if (told.offset, told.held) != (max(asked, first), len(held)):
-                self._violated(
-                    f"a seek to {asked} of {queue_id}, where {len(held)} are held: {told}"
-                )
+                self._fail(f"a seek to {asked} of {queue_id}, where {len(held)} are held: {told}")
             self._readings[command.group, command.topic][queue_id] = Reading(told.offset)
 
     # -- in the end --------------------------------------------------------------------------------
@@ -323,7 +322,7 @@ class Consumed:
                         yield group, topic, (queue_id, offset)
 
     @staticmethod
-    def _violated(what: str) -> NoReturn:
+    def _fail(what: str) -> NoReturn:
         raise ViolationError(what)
 
 

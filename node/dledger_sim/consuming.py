@@ -29,7 +29,7 @@ from dledger.broker.key_queues import queue_of_key
 from dledger.broker.message import Columns
 from dledger.broker.priorities import queue_of_priority
 from dledger.broker.produce import encode_produce
-from dledger.broker.redelivery import Retries, dead_letter_topic
+from dledger.broker.redelivery import DEFAULT, Retries, dead_letter_topic
 from dledger.broker.results import GroupSought, Received
 from dledger.broker.topics import FIFO, NORMAL, PRIORITY
 from dledger.checks.names import DEAD_LETTERS
@@ -64,7 +64,8 @@ _PRIORITIES: Final = 5
 _BATCH: Final = 3
 _LIMIT: Final = 4
 _SENDERS: Final = 2
-_CONSUMERS: Final = 4
+_CONSUMERS: Final = 6
+_DISTURBERS: Final = 4
 _ATTEMPTS: Final = 3
 _RESUMED_S: Final = 30
 _CONSUMED_S: Final = 90
@@ -81,6 +82,7 @@ class Consuming(Asker):
             CreateTopic(name=URGENT, type=PRIORITY.name, queues=_QUEUES),
             CreateGroup(name=SEEKING),
             CreateGroup(name=STEADY),
+            SetGroup(name=SEEKING, retries=_RETRIES),
         )
         super().__init__(cluster, "consuming", *(each.encode() for each in made))
         self._sent = self._asked = self._pauses = 0
@@ -92,7 +94,9 @@ class Consuming(Asker):
         """Send, consume and seek from now on."""
         self._is_draining = False
         self.begin(
-            *[self._send] * _SENDERS, *[self._consume] * _CONSUMERS, self._disturb, self._disturb
+            *[self._send] * _SENDERS,
+            *[self._consume] * _CONSUMERS,
+            *[self._disturb] * _DISTURBERS,
         )
 
     # -- sending -----------------------------------------------------------------------------------
@@ -132,7 +136,7 @@ class Consuming(Asker):
             await self.have(send)
             return
         try:
-            await self.ask(send)
+            await self.find(send)
         except DledgerError:
             return
 
@@ -149,7 +153,8 @@ class Consuming(Asker):
             LeaseRef(each.queue_id, each.offset, received.receive_id)
             for each in received.deliveries
         ]
-        what = "ack" if self.cluster.calm else self.rng.choice(("ack", "ack", "part", "change", ""))
+        draws = ("ack", "part", "change", "", "") if group == SEEKING else ("ack", "ack", "part")
+        what = "ack" if self._is_draining else self.rng.choice(draws)
         if what == "change" and refs:
             await self._change(group, topic, refs[-1])
         self._handed += [(group, topic, each) for each in refs[1:]] if what == "part" else []
@@ -166,7 +171,8 @@ class Consuming(Asker):
             left := sorted({each[:2] for each in self.cluster.consumed.undone()})
         ):
             return self.rng.choice(left)
-        return self.rng.choice((SEEKING, STEADY)), self.rng.choice(TOPICS)
+        there = sorted(self.cluster.consumed.topics) or TOPICS
+        return self.rng.choice((SEEKING, SEEKING, STEADY)), self.rng.choice(there)
 
     async def _receive(self, group: str, topic: str, *, attempt_id: str) -> Received | None:
         command = Receive(
@@ -175,7 +181,7 @@ class Consuming(Asker):
             queue_id=self.rng.randrange(_QUEUES) if topic in (PLAIN, ORDERED, URGENT) else 0,
             any_queue=topic == URGENT or self.rng.random() < 0.8,
             limit=self.rng.randint(1, _LIMIT),
-            invisible_ms=2_000 if self.cluster.calm else self.rng.choice((200, 1_000, 3_000)),
+            invisible_ms=2_000 if self._is_draining else self.rng.choice((100, 300, 2_000)),
             attempt_id=attempt_id,
         )
 
@@ -183,7 +189,7 @@ class Consuming(Asker):
             return await _receive_at(process, command)
 
         try:
-            received = await self.ask(receive)
+            received = await self.find(receive)
         except Refused:
             await self._make()
             return None
@@ -206,16 +212,18 @@ class Consuming(Asker):
 
     async def _disturb(self) -> None:
         """Seek, acknowledge late, grow a topic, set a group, or pause what is held."""
-        await self.sleep(1, S)
+        await self.sleep(1, S // 2)
         if self._is_draining:
             await self._resume(cancels=False)
             return
-        await self.rng.choice((self._seek, self._seek, self._ack_late, self._set, self._pause))()
+        await self.rng.choice(
+            (self._seek, self._seek, self._seek, self._ack_late, self._set, self._pause)
+        )()
 
     async def _seek(self) -> None:
         topic, kind = (
             self.rng.choice(TOPICS),
-            self.rng.choice(("oldest", "newest", "time", "offset")),
+            self.rng.choice(("oldest", "newest", "time", "time", "offset")),
         )
         back_ms, part = self.rng.randint(-500, 6_000), self.rng.random()
 
@@ -224,11 +232,11 @@ class Consuming(Asker):
             engine = engine_of(process)
             places, topics = Places(engine), process.state.broker.topics
             await places.settle()
-            found = topics.named(topic)
+            found, log_ms = topics.named(topic), process.state.broker.time.log_ms
             offsets = []
             for queue_id in range(found.queues):
                 end = topics.queue(topic, queue_id).end
-                stored_ms = process.state.broker.time.log_ms - back_ms
+                stored_ms = self._time_in(topic, queue_id, part) or log_ms - back_ms
                 place = {
                     "oldest": Place(),
                     "newest": Place(at_end=True),
@@ -243,13 +251,15 @@ class Consuming(Asker):
             )
             return await process.driver.propose(command.encode(), grows=False)
 
-        try:
-            sought = await self.ask(seek)
-        except DledgerError as error:
-            self.cluster.note(f"a seek is refused: {error}")
-            return
-        if not isinstance(sought, GroupSought):
+        sought = await self.have(seek)
+        if not isinstance(sought, GroupSought | None):
             raise ViolationError(f"a seek is answered with {sought}")
+
+    def _time_in(self, topic: str, queue_id: int, part: float) -> int:
+        """Return just when some message of a queue was stored, in every other case; else 0."""
+        plain = self.cluster.consumed.topics.get(topic)
+        queue = plain.queues[queue_id] if plain is not None else ()
+        return queue[int(part * len(queue))].stored_ms if queue and self.rng.random() < 0.5 else 0
 
     def _check_place(
         self, process: Process, topic: str, queue_id: int, place: Place, offset: int
@@ -276,7 +286,7 @@ class Consuming(Asker):
         some = [
             GrowTopic(name=URGENT, queues=self.rng.randint(_QUEUES, _MOST_QUEUES)).encode(),
             GrowTopic(name=ORDERED, queues=_QUEUES + 1).encode(),
-            SetGroup(name=SEEKING, retries=_RETRIES).encode(),
+            SetGroup(name=STEADY, retries=DEFAULT).encode(),
             SetRetention(name=self.rng.choice((PLAIN, ORDERED)), hours=0).encode(),
         ]
         await self._try(self.rng.choice(some), grows=False)
@@ -298,7 +308,7 @@ class Consuming(Asker):
     async def _try(self, command: bytes, *, grows: bool) -> None:
         """Have a command committed once, or not."""
         try:
-            await self.ask(partial(propose, command=command, grows=grows))
+            await self.find(partial(propose, command=command, grows=grows))
         except DledgerError:
             await self.sleep(1, 300 * MS)
 
@@ -313,10 +323,16 @@ class Consuming(Asker):
 
     def drain(self) -> None:
         """Demand that both groups come to the end of all that is kept."""
-        undone = self.cluster.consumed.undone
-        self.cluster.within(
-            _CONSUMED_S, lambda: next(undone(), None) is None, "groups do not get all that is kept"
-        )
+        consumed, newest = self.cluster.consumed, -1
+
+        def all_done() -> bool:
+            nonlocal newest
+            if newest == consumed.newest:
+                return False
+            newest = consumed.newest
+            return next(consumed.undone(), None) is None
+
+        self.cluster.within(_CONSUMED_S, all_done, "groups do not get all that is kept")
         self.stop()
 
     def audit(self, processes: Sequence[Process]) -> None:

@@ -103,16 +103,9 @@ class Fates:
 
     def _end_or_check(self, command: object, result: object) -> None:
         if isinstance(command, CancelHeld) and isinstance(result, HeldCancelled):
-            for ref, before in zip(command.refs, result.before, strict=True):
-                if before is Fate.HELD:
-                    if self._id_of.get(ref, "") not in {"", *self.rolled_back}:
-                        raise ViolationError(f"half {ref} is cancelled, and nobody has said so")
-                    self._end(ref, self.recalled)
+            self._cancel(command.refs, result)
         elif isinstance(command, CheckHeld) and isinstance(result, HeldChecked):
-            for ref, checks in zip(command.refs, result.checks, strict=True):
-                self.checks[ref] += not self._has_ended(ref)
-                if checks != (0 if self._has_ended(ref) else self.checks[ref]):
-                    raise ViolationError(f"half {ref} is checked for the {checks}. time")
+            self._check(command.refs, result)
         elif isinstance(command, ResumeHeld) and isinstance(result, HeldResumed):
             waited = {ref for ref in self._waiting if not self._has_ended(ref)}
             self._waiting.clear()
@@ -120,6 +113,19 @@ class Fates:
                 raise ViolationError(f"{result.waited} messages had waited, and not {len(waited)}")
             for ref in waited if command.cancels else ():
                 self._end(ref, self.recalled)
+
+    def _cancel(self, refs: Sequence[Ref], result: HeldCancelled) -> None:
+        for ref, before in zip(refs, result.before, strict=True):
+            if before is Fate.HELD:
+                if ref in self._id_of and self._id_of[ref] not in self.rolled_back:
+                    raise ViolationError(f"half {ref} is cancelled, and nobody has said so")
+                self._end(ref, self.recalled)
+
+    def _check(self, refs: Sequence[Ref], result: HeldChecked) -> None:
+        for ref, checks in zip(refs, result.checks, strict=True):
+            self.checks[ref] += not self._has_ended(ref)
+            if checks != (0 if self._has_ended(ref) else self.checks[ref]):
+                raise ViolationError(f"half {ref} is checked for the {checks}. time")
 
     def _pause(self, payload: bytes, result: HeldPaused) -> None:
         held = 0

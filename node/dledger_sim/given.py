@@ -74,15 +74,12 @@ class Reading:
             raise ViolationError(f"{each} is told as spent, and the lease is {held}")
         held.until_ms = lived_ms + MOVE_AGAIN_MS
 
-    def grant(
-        self, offset: int, attempt: int, receive_id: int, until_ms: int, *, most: int
-    ) -> None:
+    def grant(self, offset: int, lease: Held, *, most: int) -> None:
         """Note a delivery. Raises ViolationError: it is one too many."""
         before = self.leases.get(offset)
-        counts = before is not None and not before.is_suspended and attempt > before.attempt
-        if counts and 0 < most < attempt:
-            raise ViolationError(f"{offset} is delivered for the {attempt}. time, of {most}")
-        self.leases[offset] = Held(receive_id, until_ms, attempt)
+        if before is not None and before.attempt < lease.attempt and 0 < most < lease.attempt:
+            raise ViolationError(f"{offset} is delivered for the {lease.attempt}. time, of {most}")
+        self.leases[offset] = lease
 
     def put_back(self, queue: Sequence[Stored], names: Collection[str], receive_id: int) -> None:
         """Take leases of message groups from earlier holders: others were given what is before."""
@@ -91,15 +88,21 @@ class Reading:
                 held.receive_id, held.before = _NOBODY, -1
 
 
-def check_free(
-    command: Receive,
-    got: Received,
-    plain: PlainTopic,
-    readings: Mapping[int, Reading],
-    queue_ids: Sequence[int],
-    lived_ms: int,
-) -> None:
+class Before(NamedTuple):
+    """What there was before a RECEIVE: the topic, how far its group was, and which queues it asks.
+
+    And when that was, in lived time.
+    """
+
+    plain: PlainTopic
+    readings: Mapping[int, Reading]
+    queue_ids: Sequence[int]
+    lived_ms: int
+
+
+def check_free(command: Receive, got: Received, before: Before) -> None:
     """Check what is given of a topic whose messages do not wait for each other."""
+    plain, readings, queue_ids, lived_ms = before
     visible = {each: _visible(plain, readings[each], each, lived_ms) for each in queue_ids}
     for queue_id in queue_ids:
         reading = readings[queue_id]
@@ -125,15 +128,9 @@ def check_free(
         raise ViolationError(f"{command} gives {given}, and leaves {left} of {plain.topic.name}")
 
 
-def check_fifo(
-    command: Receive,
-    got: Received,
-    plain: PlainTopic,
-    readings: Mapping[int, Reading],
-    queue_ids: Sequence[int],
-    lived_ms: int,
-) -> None:
+def check_fifo(command: Receive, got: Received, before: Before) -> None:
     """Check what is given of a FIFO topic: of one queue, and of each group its oldest."""
+    plain, readings, queue_ids, lived_ms = before
     given = {each.queue_id for each in got.deliveries}
     if len(given) > 1:
         raise ViolationError(f"{command} of a FIFO topic gives messages of the queues {given}")

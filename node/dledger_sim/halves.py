@@ -38,7 +38,7 @@ _CHECK_MS: Final = 1_500
 _SAID_AGAIN: Final = 0.5
 _OTHERWISE: Final = 0.3
 _LEFT_OPEN: Final = 0.3
-_SILENT: Final = 0.3
+_SILENT: Final = 0.5
 _ENDED_S: Final = 60
 
 
@@ -55,6 +55,7 @@ class Halves(Asker):
         super().__init__(cluster, "transactions", making)
         self._made = 0
         self._has_secret = False
+        self._heard: set[str] = set()
         self.asked = 0
         self.ended: dict[str, Fate] = {}
         cluster.streams.hear = partial(self.loop.run, self._hear)
@@ -120,7 +121,9 @@ class Halves(Asker):
         if ref is None or not self.cluster.fates.checks[ref]:
             raise ViolationError(f"{client} is asked about {message_id}, and no entry says so")
         self.asked += 1
-        if self.cluster.calm or self.rng.random() >= _SILENT:
+        is_first = message_id not in self._heard
+        self._heard.add(message_id)
+        if not is_first or self.rng.random() >= _SILENT:  # one without a checker says nothing
             self.loop.create_task(self._answer(message_id, ref, question.transaction_id))
 
     async def _answer(self, message_id: str, ref: Ref, transaction_id: str) -> None:

@@ -12,7 +12,9 @@ from dledger.broker.topics import TRANSACTION
 from dledger.client import Client, Record, Typed
 from dledger.errors import InvalidArgument, MessageIdConflict, Refused, Unavailable, UnknownTopic
 from dledger.rocketmq import half_checks
+from dledger.rpc.rocketmq_stubs import definition, service
 from tests.requests.memory_group import WAIT_S, MemoryGroup, memory_group
+from tests.requests.rocketmq_client import RocketClient, code, message
 
 TOPIC = "tx"
 
@@ -58,10 +60,15 @@ async def test_leaving_the_block_commits(client: Client, group: MemoryGroup) -> 
 
 async def test_an_exception_rolls_back(client: Client, group: MemoryGroup) -> None:
     """And is what the caller sees."""
-    with pytest.raises(LookupError):
-        async with client.transaction(TOPIC) as transaction:
+    transaction = client.transaction(TOPIC)
+
+    async def work() -> None:
+        async with transaction:
             await transaction.append(b"unpaid")
             raise LookupError
+
+    with pytest.raises(LookupError):
+        await work()
 
     assert _open(group) == 0
     with pytest.raises(Refused, match="was rolled back before, and that is its end"):
@@ -80,15 +87,22 @@ async def test_a_block_that_sends_nothing_ends_nothing(client: Client) -> None:
 
 async def test_a_commit_that_fails_is_not_rolled_back(group: MemoryGroup) -> None:
     """The work is done by then: a check has to say how it ends, or a repeated commit."""
-    async with Client(group.addresses[0], timeout_s=0.2) as client:
-        with pytest.raises(Unavailable):
-            async with client.transaction(TOPIC) as transaction:
+    async with Client(group.addresses[0], timeout_s=WAIT_S) as client:
+        transaction = client.transaction(TOPIC)
+
+        async def work() -> None:
+            async with transaction:
                 await transaction.append(b"paid")
                 group.elect(None)
+                client.timeout_s = 0.1
                 try:
                     await transaction.commit()
                 finally:
                     group.elect(0)
+                    client.timeout_s = WAIT_S
+
+        with pytest.raises(Unavailable):
+            await work()
         still_open = _open(group)
         await transaction.commit()
 
@@ -177,3 +191,30 @@ async def test_whoever_is_asked_decides(
     assert (check.record.body, check.record.tag, check.record.keys) == (b"paid", "a", ("k",))
     assert (check.record.properties, check.record.born_at_ms) == ({"p": "q"}, 7)
     assert await group.bodies(TOPIC) == [b"paid"] * commits
+
+
+async def test_either_protocol_ends_what_the_other_began(
+    client: Client, group: MemoryGroup
+) -> None:
+    """A half of RocketMQ's is asked about here, and ended; one of ours is ended there."""
+    half = message(1, b"theirs", TOPIC, message_type=definition.MessageType.TRANSACTION)
+    async with RocketClient(group.nodes[0].port, "gone") as theirs:
+        await theirs.send(half)
+        ours = await client.append_half(TOPIC, Record(body=b"ours"), check_after_ms=3_600_000)
+        request = service.EndTransactionRequest(
+            topic=definition.Resource(name=TOPIC),
+            transaction_id=ours,
+            resolution=definition.TransactionResolution.COMMIT,
+        )
+        ended = await theirs.call("EndTransaction", request)
+    questions = client.transaction_checks(TOPIC)
+    asked = asyncio.ensure_future(anext(questions))
+    group.clock_skew_ms += 6_001
+
+    async with asyncio.timeout(WAIT_S):
+        check = await asked
+    await client.end_transaction(check.topic, check.transaction_id, commits=True)
+    await questions.aclose()
+
+    assert code(ended.status) == "OK"
+    assert await group.bodies(TOPIC) == [b"ours", b"theirs"]

@@ -18,7 +18,7 @@ from e2e.clients.judging import (
     not_once,
     with_leader_s,
 )
-from e2e.clients.loads import TYPES, planned
+from e2e.clients.loads import TYPES, plan_send
 
 KEYS = [str(number) for number in range(200)]
 SENT = [Sent(key=key, ended_s=number / 10) for number, key in enumerate(KEYS)]
@@ -172,7 +172,7 @@ def test_who_is_silent_is_asked_and_may_take_longer() -> None:
 @pytest.mark.parametrize("kind", TYPES)
 def test_each_type_has_a_load_of_its_own(kind: str) -> None:
     """Its own words to the client, times in whole seconds ahead, and each message another key."""
-    plans = [planned(kind, writer, number, 100.4) for writer in (0, 1) for number in range(32)]
+    plans = [plan_send(kind, writer, number, 100.4) for writer in (0, 1) for number in range(32)]
 
     assert len({each.key for each in plans}) == len(plans)
     assert all(each.options for each in plans) is (kind != "NORMAL")
@@ -182,7 +182,7 @@ def test_each_type_has_a_load_of_its_own(kind: str) -> None:
     if kind == "DELAY":
         assert {each.due_s for each in plans} == set(range(103, 111))
     if kind == "TRANSACTION":
-        ways = {(each.wanted, each.options.get("end")) for each in plans}
+        ways = {(each.is_wanted, each.options.get("end")) for each in plans}
         assert ways == {(True, "commit"), (True, None), (False, "rollback"), (False, None)}
 
 

@@ -166,14 +166,20 @@ class Appends(Protobuf):
     seeds = (
         pb.AppendRequest(topic="t", client_id="c", queue_id=-1, records=[_RECORD]),
         pb.AppendRequest(topic="t", client_id="c", records=[_RECORD, pb.Record(body=b"x")]),
+        pb.AppendRequest(topic="t", client_id="c", records=[_RECORD], deliver_at_ms=1),
+        pb.AppendRequest(
+            topic="t",
+            client_id="c",
+            records=[pb.Record(body=b"x", typed=pb.Typed(deliver_at_ms=n)) for n in (1, 2)],
+        ),
+        pb.AppendRequest(topic="t", client_id="c", records=[_RECORD], half=pb.Half()),
     )
 
     def feed(self, data: bytes) -> Hashable:
         request = parsed(pb.AppendRequest, data)
         check_name("topic", request.topic)
         command = command_of(request)
-        if not request.deliver_at_ms:  # what is to wait is no batch of the other door
-            doors_agree(command)
+        doors_agree(command)
         rows = rows_of(command)
         if [row.body for row in rows] != [record.body for record in request.records]:
             raise Broken("the log has other bodies than were sent")

@@ -124,12 +124,12 @@ def send(asked: dict[str, Any]) -> dict[str, Any]:
     if asked.get("transaction"):
         transaction = client.begin_transaction()
         receipt = client.send(message, transaction)
-        return {"message_id": receipt.message_id, **ended(transaction, asked.get("end"))}
+        return {"message_id": receipt.message_id, **end(transaction, asked.get("end"))}
     receipt = client.send_async(message).result() if asked.get("async") else client.send(message)
     return {"message_id": receipt.message_id}
 
 
-def ended(transaction: Any, end: str | None) -> dict[str, str]:
+def end(transaction: Any, end: str | None) -> dict[str, str]:
     """End a transaction as its producer wants it, if it does; return what failed."""
     try:
         if end:

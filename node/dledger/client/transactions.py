@@ -142,7 +142,7 @@ async def checks(
     )(metadata=(("x-mq-client-id", client_id), ("x-mq-language", "PYTHON")))
     try:
         await call.write(service.TelemetryCommand(settings=settings))
-        asked = _asked(call)
+        asked = _read_questions(call)
         async with aclosing(asked):
             async for each in asked:
                 yield each
@@ -152,7 +152,7 @@ async def checks(
         call.cancel()
 
 
-async def _asked(commands: AsyncIterable[Any]) -> AsyncGenerator[TransactionCheck]:
+async def _read_questions(commands: AsyncIterable[Any]) -> AsyncGenerator[TransactionCheck]:
     """Yield the questions among what a node says."""
     async for command in commands:
         if not command.HasField("recover_orphaned_transaction_command"):

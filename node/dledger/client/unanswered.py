@@ -182,7 +182,7 @@ class Batch:
             call.fail(MessageIdConflict.of((0,), appended=nowhere))
 
     def _tell_handles(self, answer: pb.ProduceAnswer) -> bool:
-        """Tell what recalls each; False if some do not wait: those have answers of their own."""
+        """Tell what recalls each; False if some do not wait: they need answers of their own."""
         if len(answer.recall_handles) != self.count or not all(answer.recall_handles):
             return False
         for handle, call in zip(answer.recall_handles, self.calls, strict=True):

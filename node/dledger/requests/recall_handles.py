@@ -29,7 +29,7 @@ class RecallHandles(SignedHandles):
 
     def encode(self, ref: Ref, message_id: str) -> str:
         """Return the handle of a held message."""
-        return self._signed(*ref, tail=message_id.encode())
+        return self._sign(*ref, tail=message_id.encode())
 
     def decode(self, handle: str) -> Recalled:
         """Return which message *handle* names.
@@ -38,7 +38,7 @@ class RecallHandles(SignedHandles):
             Rejected: It is malformed, or was not given for this topic.
         """
         try:
-            (hour, slot), message_id = self._checked(handle)
+            (hour, slot), message_id = self._verify(handle)
         except MalformedHandle:
             raise _refusal(f"malformed recall handle {handle[:80]!r}") from None
         except ForeignHandle:

@@ -53,7 +53,7 @@ class SignedHandles:
         about = f"{group or self.KIND}\0{topic}\0{generation}\0".encode()
         self._keyed = blake2b(about, key=secret, digest_size=_MAC_BYTES) if secret else None
 
-    def _signed(self, *numbers: int, tail: bytes = b"") -> str:
+    def _sign(self, *numbers: int, tail: bytes = b"") -> str:
         """Return the handle with these *numbers*, after the version, and *tail*."""
         if self._keyed is None:
             raise AssertionError("a handle without a secret")
@@ -62,7 +62,7 @@ class SignedHandles:
         mac.update(fields + tail)
         return urlsafe_b64encode(fields + mac.digest() + tail).rstrip(b"=").decode()
 
-    def _checked(self, handle: str) -> tuple[Sequence[int], bytes]:
+    def _verify(self, handle: str) -> tuple[Sequence[int], bytes]:
         """Return the numbers and the tail of *handle*.
 
         Raises:

@@ -20,7 +20,7 @@ class TransactionIds(SignedHandles):
 
     def encode(self, ref: Ref) -> str:
         """Return the id of the transaction of a half."""
-        return self._signed(*ref)
+        return self._sign(*ref)
 
     def decode(self, transaction_id: str) -> Ref:
         """Return which half *transaction_id* names.
@@ -29,7 +29,7 @@ class TransactionIds(SignedHandles):
             Rejected: It is malformed, or was not given for this topic.
         """
         try:
-            (hour, slot), _ = self._checked(transaction_id)
+            (hour, slot), _ = self._verify(transaction_id)
         except MalformedHandle:
             raise no_transaction(f"malformed transaction id {transaction_id[:80]!r}") from None
         except ForeignHandle:

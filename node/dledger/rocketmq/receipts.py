@@ -20,7 +20,7 @@ class Receipts(SignedHandles):
 
     def encode(self, lease: LeaseRef) -> str:
         """Return the receipt handle of a delivered message."""
-        return self._signed(lease.queue_id, lease.offset, lease.receive_id)
+        return self._sign(lease.queue_id, lease.offset, lease.receive_id)
 
     def decode(self, handle: str) -> LeaseRef:
         """Return the lease that *handle* identifies.
@@ -29,7 +29,7 @@ class Receipts(SignedHandles):
             InvalidReceiptHandle: It is malformed, or was not issued to this group for this topic.
         """
         try:
-            (queue_id, offset, receive_id), _ = self._checked(handle)
+            (queue_id, offset, receive_id), _ = self._verify(handle)
         except MalformedHandle:
             raise InvalidReceiptHandle(f"malformed receipt handle {handle[:80]!r}") from None
         except ForeignHandle:

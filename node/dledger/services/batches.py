@@ -70,7 +70,7 @@ def checked_batch(command: bytes) -> ProduceFrame:
     return batch
 
 
-def proposed(command: bytes, topic: Topic, engine: Engine, *, is_typed: bool) -> bytes:
+def prepare(command: bytes, topic: Topic, engine: Engine, *, is_typed: bool) -> bytes:
     """Return a checked batch as it may be proposed for its topic; see `for_topic` and `for_later`.
 
     Before those of a topic of type DELAY are proposed the group has to have its secret: the answer
@@ -142,7 +142,7 @@ def for_later(command: bytes, engine: Engine) -> bytes:
 def for_transactions(command: bytes, topic: Topic, engine: Engine, check_after_ms: int) -> bytes:
     """Return a checked batch of halves as it may be proposed: each is held until somebody ends it.
 
-    Before it is proposed the group has to have its secret, as for `proposed`.
+    Before it is proposed the group has to have its secret, as for `prepare`.
 
     Args:
         command: The batch, framed.

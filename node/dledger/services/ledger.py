@@ -46,7 +46,7 @@ from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.requests import parsed
 from dledger.rpc.status import grpc_code_of
 from dledger.rpc.typed_messages import typed_of
-from dledger.services.batches import for_transactions, kind_of, proposed
+from dledger.services.batches import for_transactions, kind_of, prepare
 from dledger.services.held_responses import halves_response, held_response
 from dledger.services.native import NativeHandlers, native_method, native_stream
 from dledger.services.producing import Producing
@@ -104,7 +104,7 @@ class LedgerHandlers(NativeHandlers):
         if half is not None:
             command = for_transactions(command, found, self._engine, half)
         else:
-            command = proposed(command, found, self._engine, is_typed=is_typed)
+            command = prepare(command, found, self._engine, is_typed=is_typed)
         if (topics := self._engine.state.topics).full:
             topics.check_takes(topic)
         line = f"client {request_client}"  # admission is fair per connection already

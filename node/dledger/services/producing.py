@@ -47,7 +47,7 @@ from dledger.requests.context import RequestContext
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.requests import parsed
 from dledger.rpc.status import Rejected, bug
-from dledger.services.batches import checked_batch, kind_of, proposed
+from dledger.services.batches import checked_batch, kind_of, prepare
 from dledger.services.held_responses import places_of, recall_handles
 
 if TYPE_CHECKING:
@@ -258,7 +258,7 @@ class Producing:
                 topics.check_takes(batch.topic)
             if topic.type == DELAY.name:
                 await self._resolver.secret()  # before: nothing is to be held without a handle
-            return proposed(command, topic, self._engine, is_typed=is_typed), None
+            return prepare(command, topic, self._engine, is_typed=is_typed), None
         except (Refused, RateLimited, DiskFull) as error:
             return command, error
 
@@ -382,22 +382,15 @@ def _answer(batch: _Batch, secret: bytes) -> pb.ProduceAnswer:
             id=batch.id, refused=str(error), stopped=batch.stops, key_queues=queues
         )
     stored = _stored(batch)
-    if batch.ids and HELD_QUEUE in stored.queue_ids:
-        queue_id, offsets = places_of(stored)
-        return pb.ProduceAnswer(
-            id=batch.id,
-            queue_id=queue_id,
-            offsets=offsets,
-            index=stored.index,
-            conflicts=stored.conflicts,
-            recall_handles=recall_handles(stored, batch.ids, secret),
-        )
-    in_a_row = isinstance(stored.offsets, range)
+    is_held = bool(batch.ids) and HELD_QUEUE in stored.queue_ids
+    queue_id, offsets = places_of(stored) if is_held else (stored.queue_id, stored.offsets)
+    in_a_row = isinstance(offsets, range)
     return pb.ProduceAnswer(
         id=batch.id,
-        queue_id=stored.queue_id,
-        first_offset=stored.offsets[0],
-        offsets=() if in_a_row else stored.offsets,
+        queue_id=queue_id,
+        first_offset=offsets[0],
+        offsets=() if in_a_row else offsets,
         index=stored.index,
         conflicts=stored.conflicts,
+        recall_handles=recall_handles(stored, batch.ids, secret) if is_held else (),
     )
