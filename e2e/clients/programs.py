@@ -142,9 +142,9 @@ def _end_of(log: Path) -> str:
     return " ".join(log.read_text("utf-8", "replace").strip().splitlines()[-4:])[-400:]
 
 
-def is_right(about: str, lines: Sequence[str]) -> bool:
-    """Whether a program printed what its function for *about* should."""
-    return _JUDGES[about](list(lines))
+def is_right(case: str, lines: Sequence[str]) -> bool:
+    """Whether a program printed what it should."""
+    return _JUDGES[case](list(lines))
 
 
 def _is_hello(lines: list[str]) -> bool:
@@ -166,21 +166,22 @@ def _is_delay(lines: list[str]) -> bool:
 
 
 _JUDGES: Final[Mapping[str, Callable[[list[str]], bool]]] = {
-    "transaction": ["paid", "paid, and left open"].__eq__,  # not what was rolled back
-    "dead": ["unreadable"].__eq__,
-    "delay": _is_delay,
-    "fifo": _is_fifo,
-    "sql": lambda lines: sorted(lines) == ["price 12", "price 15"],
-    "priority": ["priority 3", "priority 2", "priority 1"].__eq__,
-    _HELLO: _is_hello,
+    "program_transaction": ["paid", "paid, and left open"].__eq__,  # not what was rolled back
+    "program_dead": ["unreadable"].__eq__,
+    "program_delay": _is_delay,
+    "program_fifo": _is_fifo,
+    "program_sql": lambda lines: sorted(lines) == ["price 12", "price 15"],
+    "program_priority": ["priority 3", "priority 2", "priority 1"].__eq__,
+    "program_hello": _is_hello,
 }
+"""By case; those that wait longest first."""
 _OF_TYPE: Final = ("FIFO", "DELAY", "TRANSACTION", "PRIORITY")
 
 
-async def _program(stage: Stage, about: str) -> None:
+async def _program(stage: Stage, name: str) -> None:
     """Run a program at a follower; see that what it prints is right."""
-    kind = about.upper() if about.upper() in _OF_TYPE else "NORMAL"
-    topic = await stage.topic(f"program_{about}", kind)
+    about = name.removeprefix("program_")
+    topic = await stage.topic(name, about.upper() if about.upper() in _OF_TYPE else "NORMAL")
     state = await stage.at.group.until_whole()
     if about == "dead":
         async with AdminClient(stage.at.group.admins[state["leader"]], timeout_s=30.0) as admin:
@@ -191,11 +192,8 @@ async def _program(stage: Stage, about: str) -> None:
     follower = stage.at.group.endpoints[(state["leader"] + 1) % len(stage.at.group.endpoints)]
     words = (follower, topic) if about == _HELLO else (follower, topic, about)
     lines = await run_program(command, words, stage.work / f"{topic}.log")
-    if not is_right(about, lines):
+    if not is_right(name, lines):
         raise CaseFailed(f"it printed {lines}")
 
 
-CASES: Final[Mapping[str, Case]] = {
-    f"program_{about}": partial(_program, about=about) for about in _JUDGES
-}
-"""Those that wait longest first."""
+CASES: Final[Mapping[str, Case]] = {name: partial(_program, name=name) for name in _JUDGES}

@@ -41,4 +41,4 @@ def test_a_program_is_right_if_its_lines_are(
     about: str, lines: Sequence[str], *, right: bool
 ) -> None:
     """What is out of order, early, recalled, rolled back or unasked for is wrong."""
-    assert programs.is_right(about, lines) is right
+    assert programs.is_right(f"program_{about}", lines) is right
