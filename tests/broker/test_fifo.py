@@ -307,6 +307,19 @@ def test_an_ack_makes_the_next_of_a_group_ready() -> None:
     assert one.take(1) == [2]
 
 
+def test_a_new_message_waits_behind_one_that_waits_though_its_group_comes_again() -> None:
+    """The receive that gets what comes again of a group gets nothing of it over a gap."""
+    one = Direct(7)
+    assert one.take(1) == [0]
+    one.of.produce([7, 8])
+    assert one.take(1) == [2]
+    one.of.produce([7])
+
+    assert one.take(9, 10) == [0, 2]
+    assert one.real.ack(0, 3)
+    assert one.take(9, 11) == [1, 3]
+
+
 def test_new_messages_of_busy_groups_are_worth_no_receive() -> None:
     """However many come; each is looked at once."""
     one = Direct(7)

@@ -121,13 +121,6 @@ TYPE_MUTANTS = (
         why="a producer at another node is never asked",
     ),
     _Planted(
-        name="what is held does not keep its entry",
-        file="broker/state.py",
-        old="        dropped = self.forget_before(min(index, self.held.first_entry))\n",
-        new="        dropped = self.forget_before(index)\n",
-        why="retention drops messages that nobody has got yet",
-    ),
-    _Planted(
         name="a word to go on cancels what is held since the pause",
         file="broker/held_messages.py",
         old="            bucket.paused = bucket.count\n        return self.count\n",
