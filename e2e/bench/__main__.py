@@ -26,6 +26,8 @@ from e2e.bench.process_group import System
 from e2e.bench.results import BUILD, LOGS, add_arguments, home, keep, names
 from e2e.bench.rows import Row
 from e2e.bench.sidecar import SIDECAR, sidecar_rows
+from e2e.bench.typed_failover import TYPES_FAILOVER, SteadyPlan, typed_failover_rows
+from e2e.bench.typed_sends import TYPES, typed_contestants
 from e2e.cluster.errors import ClusterError
 from e2e.harness.checks import BROKEN, UNMEASURED
 from e2e.harness.waiting import HarnessError
@@ -46,6 +48,8 @@ SECTIONS: Final = (
     "java-push",
     "etcd",
     ROCKETMQ,
+    TYPES,
+    TYPES_FAILOVER,
     CATCH_UP,
     SIDECAR,
     *FAILOVERS,
@@ -59,6 +63,7 @@ _EXAMPLES: Final = f"""\
   make bench BENCH_ARGS="--only nats --seconds 2 --rounds 1 --warm-up 5"   (quick: two minutes)
   make bench BENCH_ARGS="--only rocketmq --seconds 10 --record"
   make bench BENCH_ARGS="--only rocketmq --rounds 1 --seconds 2 --warm-up 4"  (three minutes)
+  make bench BENCH_ARGS="--only types,types-failover --rounds 2 --seconds 10"  (ten minutes)
   make bench BENCH_ARGS="--only ours,etcd"
   make bench BENCH_ARGS="--only sidecar"   (two minutes; in full with --replay 1000000)
   make bench BENCH_ARGS="--full --trials 30 --record"
@@ -76,6 +81,16 @@ _HEADLINES: Final = {
     "others_cores": "cores of others",
     "p50_ms": "ms p50",
     "p99_ms": "ms p99",
+    "acknowledged": "acknowledged",
+    "lost": "lost",
+    "doubled": "doubled",
+    "redelivered": "redelivered",
+    "early": "early",
+    "disordered": "disordered",
+    "late_p50_ms": "ms late p50",
+    "late_p99_ms": "ms late p99",
+    "late_max_ms": "ms late at most",
+    "gap_ms": "ms gap",
     "max_ms": "ms max",
     "sidecar_us": "us of a core a message, sidecar",
     "leader_us": "leader",
@@ -173,6 +188,7 @@ def measure(args: argparse.Namespace, scratch: Path) -> Iterator[Row]:
         yield from contest(chosen, turns, scratch, LOGS)
     if ROCKETMQ in args.only:
         yield from contest(sdk_contestants(turns), turns, scratch, LOGS)
+    yield from _typed(args, turns, scratch)
     yield from _of_ours(args, scratch)
     for name in (name for name in args.only if name in FAILOVERS):
         trials = Trials(count=args.trials)
@@ -182,6 +198,16 @@ def measure(args: argparse.Namespace, scratch: Path) -> Iterator[Row]:
     if PEERS_FAILOVER in args.only:
         trials = Trials(count=args.trials)
         yield from lost_leader_rows(trials, scratch / PEERS_FAILOVER, LOGS / PEERS_FAILOVER)
+
+
+def _typed(args: argparse.Namespace, turns: Turns, scratch: Path) -> Iterator[Row]:
+    """Yield what is measured of typed messages, beside RocketMQ."""
+    chosen = typed_contestants(turns)
+    if TYPES in args.only:
+        yield from contest(chosen, turns, scratch / TYPES, LOGS / TYPES)
+    if TYPES_FAILOVER in args.only:
+        place, logs = scratch / TYPES_FAILOVER, LOGS / TYPES_FAILOVER
+        yield from typed_failover_rows(chosen, SteadyPlan(), place, logs)
 
 
 def _of_ours(args: argparse.Namespace, scratch: Path) -> Iterator[Row]:

@@ -1,17 +1,19 @@
 """Rows of the RocketMQ Java SDK: what an unmodified client gets, and what it costs the servers.
 
-The load program is ``java_sdk/SdkLoad.java``; one process of it loads one system, and is frozen
-with that. A send is acknowledged when the system promises so; a simple consumer's message when its
+The load programs are in ``java_sdk/``; one process of one loads one system, and is frozen with
+that. A send is acknowledged when the system promises so; a simple consumer's message when its
 acknowledgement is answered; a push consumer's when it is given to the listener.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from dledger.client import Client
+from dledger.errors import NotLeader
 from e2e.bench.cases import Case
 from e2e.bench.engine import measured
 from e2e.bench.java import class_path
@@ -22,9 +24,9 @@ from e2e.bench.process_group import ProcessGroup
 from e2e.bench.rows import Row
 from e2e.bench.sdk import SdkCalls
 from e2e.cluster.layout import default_layout
-from e2e.harness.nodes import NodeSpec
+from e2e.harness.nodes import NodeSpec, finished
 from e2e.harness.processes import Command
-from e2e.harness.waiting import HarnessError
+from e2e.harness.waiting import HarnessError, eventually
 
 JAVA_SDK: Final = "java-sdk"
 TOPIC: Final = "bench-sdk"
@@ -38,8 +40,12 @@ SYNC_1: Final = SdkCalls("sync", 1, "sync sends, 1 thread")
 PUSH: Final = SdkCalls("push", 16, "push consumer, 16 threads")
 SIMPLE: Final = SdkCalls("simple", 8, "simple consumer, receive 32 and ack each, 8 threads")
 STEPS: Final = (ASYNC_16, ASYNC_256, SYNC_64, SYNC_1, PUSH, SIMPLE)
+NORMAL: Final = "NORMAL"
+FIFO: Final = "FIFO"
+DELAY: Final = "DELAY"
 _SENDING: Final = ("async", "sync")
 _SOURCES: Final = Path(__file__).parent / "java_sdk"
+_FOUNDED_S: Final = 60.0
 _SETTLE_S: Final = 2.0
 _TRIES: Final = 60
 """RocketMQ's proxy may take a frozen group's topics for untyped, and refuses all sends until its
@@ -50,24 +56,74 @@ _FILL: Final = Case(batch=1, window=256)
 _FILL_S: Final = 120.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topic:
+    """A topic that a load program uses.
+
+    Attributes:
+        name: Its name.
+        type: Of its messages, in the words of RocketMQ.
+        groups: Consumer groups that are to get its messages in order: RocketMQ has to be told.
+    """
+
+    name: str
+    type: str = NORMAL
+    groups: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A load program: its main class, and its topics in the order of its arguments."""
+
+    main: str
+    topics: Sequence[Topic]
+
+
+SDK_LOAD: Final = Program(main="SdkLoad", topics=(Topic(name=TOPIC),))
+
+
 class OursBySdk(Ours):
     """See `System`: our nodes, loaded by the Java SDK."""
 
     warm_up_s = WARM_UP_S
 
+    def __init__(self, program: Program = SDK_LOAD) -> None:
+        super().__init__()
+        self._program = program
+
+    def found(self, specs: Sequence[NodeSpec]) -> None:
+        """See `System`: make what a send does not make by itself, topics of another type."""
+        super().found(specs)
+        topics = [topic for topic in self._program.topics if topic.type != NORMAL]
+
+        async def make() -> None:
+            async with Client(specs[0].own_address) as client:
+                for topic in topics:
+                    await client.create_topic(topic.name, topic.type, QUEUES)
+
+        def is_made() -> bool:
+            try:
+                finished(make())
+            except NotLeader:
+                return False
+            return True
+
+        eventually("our nodes make their topics", is_made, _FOUNDED_S)
+
     def load(self, specs: Sequence[NodeSpec]) -> Command:
         """See `System`. The client knows all nodes."""
         client = specs[0].directory.parent / "client"
-        return load_command([spec.endpoint for spec in specs], client)
+        return load_command(self._program, [spec.endpoint for spec in specs], client)
 
 
-def load_command(endpoints: Sequence[str], home: Path) -> Command:
-    """Return the program that loads who listens at *endpoints*; the SDK logs below *home*."""
+def load_command(program: Program, endpoints: Sequence[str], home: Path) -> Command:
+    """Return a program that loads who listens at *endpoints*; the SDK logs below *home*."""
     classes = class_path(
         default_layout(), "java-sdk-load", _SOURCES, "fetch the Java SDK and compile its load"
     )
     options = ("-Xmx512m", "-XX:+UseG1GC", f"-Duser.home={home}", f"-Drocketmq.log.root={home}")
-    argv = ("java", *options, "-cp", classes, "SdkLoad", ";".join(endpoints), TOPIC)
+    topics = [topic.name for topic in program.topics]
+    argv = ("java", *options, "-cp", classes, program.main, ";".join(endpoints), *topics)
     return Command(argv, answers=True)
 
 
@@ -97,15 +153,12 @@ class JavaSdkRows:
         before_s = self._warm_up_of(load, step.mode)
         if step.mode not in _SENDING:
             _fill(load, step.mode, before_s + _SETTLE_S + self._seconds)
-        _settle(load, case, step.mode)
+        settle(load, case, step.mode)
         if before_s:
             load.run(case, before_s, mode=step.mode)
-        busy = Busy()
-        name = f"1 KiB, {step.name}"
-        row = measured(group, load, case, self._seconds, kind=JAVA_SDK, name=name, mode=step.mode)
-        figures = dict(row.figures) | cost_figures(row.figures, busy.seconds())
+        row = costed_row(group, step, self._seconds, kind=JAVA_SDK)
         load.ask("close")
-        return replace(row, figures=figures, notes=(self._promise,))
+        return replace(row, notes=(self._promise,))
 
     def _warm_up_of(self, load: Load, mode: str) -> float:
         """Return how long this kind of call has to be made before it counts."""
@@ -116,6 +169,14 @@ class JavaSdkRows:
         return self._warm_up_s
 
 
+def costed_row(group: ProcessGroup, calls: SdkCalls, seconds: float, *, kind: str) -> Row:
+    """Measure calls of the group's own load program, and what a message of them costs."""
+    busy, case, name = Busy(), Case(batch=1, window=calls.window), f"1 KiB, {calls.name}"
+    row = measured(group, group.load, case, seconds, kind=kind, name=name, mode=calls.mode)
+    figures = dict(row.figures) | cost_figures(row.figures, busy.seconds())
+    return replace(row, figures=figures)
+
+
 def _fill(load: Load, mode: str, seconds: float) -> None:
     """Send until a consumer has enough before it for so long."""
     load.ask(
@@ -124,7 +185,7 @@ def _fill(load: Load, mode: str, seconds: float) -> None:
     )  # fmt: skip
 
 
-def _settle(load: Load, case: Case, mode: str) -> None:
+def settle(load: Load, case: Case, mode: str) -> None:
     """Load until nothing fails: after a pause, servers and client find each other again.
 
     Raises:

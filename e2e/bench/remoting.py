@@ -1,4 +1,4 @@
-"""The few of RocketMQ's own calls that starting one takes: who is there, and make a topic.
+"""The few of RocketMQ's own calls that starting one takes: who is there, make topics and groups.
 
 A frame is: bytes that follow (4), kind and length of the header (1 + 3; kind 0 is JSON), header,
 body; numbers are big-endian. Source: RocketMQ's ``RemotingCommand``. As a program it waits until
@@ -21,12 +21,13 @@ from typing import Any, Final
 from e2e.harness.waiting import HarnessError, eventually
 
 _TIMEOUT_S: Final = 3.0
-_WAIT_S: Final = 60.0
+_WAIT_S: Final = 150.0
 _POLL_S: Final = 0.3
 _HEAD: Final = struct.Struct(">II")
 _NUMBER_BYTES: Final = 4
 _HEADER_BITS: Final = 24
 _UPDATE_TOPIC: Final = 17
+_UPDATE_GROUP: Final = 200
 _CLUSTER_INFO: Final = 106
 _READ_AND_WRITE: Final = 6
 _MASTER: Final = 0
@@ -49,8 +50,8 @@ class Brokers:
     addresses: frozenset[str]
 
 
-def encoded(code: int, fields: Mapping[str, object]) -> bytes:
-    """Return the frame of a request without a body."""
+def encoded(code: int, fields: Mapping[str, object], body: bytes = b"") -> bytes:
+    """Return the frame of a request."""
     header = {
         "code": code,
         "language": "OTHER",
@@ -61,7 +62,7 @@ def encoded(code: int, fields: Mapping[str, object]) -> bytes:
         "serializeTypeCurrentRPC": "JSON",
     }
     text = json.dumps(header).encode()
-    return _HEAD.pack(_NUMBER_BYTES + len(text), len(text)) + text
+    return _HEAD.pack(_NUMBER_BYTES + len(text) + len(body), len(text)) + text + body
 
 
 def decoded(frame: bytes) -> tuple[dict[str, Any], bytes]:
@@ -72,8 +73,11 @@ def decoded(frame: bytes) -> tuple[dict[str, Any], bytes]:
 
 
 def brokers_of(body: bytes) -> Brokers:
-    """Read a cluster's description, in which numbers that are keys have no quotes."""
-    told = json.loads(re.sub(rb"([{,]\s*)(\d+)\s*:", rb'\1"\2":', body))
+    """Read a cluster's description, in which numbers that are keys have no quotes.
+
+    A broker that has no number yet, between its start and an election, has -1.
+    """
+    told = json.loads(re.sub(rb"([{,]\s*)(-?\d+)\s*:", rb'\1"\2":', body))
     found = {
         int(number): address
         for group in told.get("brokerAddrTable", {}).values()
@@ -90,8 +94,8 @@ def brokers(names: str) -> Brokers | None:
         return None
 
 
-def make_topic(broker: str, topic: str, queues: int) -> None:
-    """Make a topic, or change it. Raises RemotingError and OSError."""
+def make_topic(broker: str, topic: str, queues: int, message_type: str) -> None:
+    """Make a topic of a type, or change it. Raises RemotingError and OSError."""
     fields = {
         "topic": topic,
         "defaultTopic": "TBW102",
@@ -101,22 +105,29 @@ def make_topic(broker: str, topic: str, queues: int) -> None:
         "topicFilterType": "SINGLE_TAG",
         "topicSysFlag": 0,
         "order": "false",
+        "attributes": f"+message.type={message_type}",
     }
     _call(broker, _UPDATE_TOPIC, fields)
 
 
-def _call(address: str, code: int, fields: Mapping[str, object]) -> bytes:
+def make_ordered_group(broker: str, group: str) -> None:
+    """Make a consumer group that gets messages in order. Raises RemotingError and OSError."""
+    settings = {"groupName": group, "consumeEnable": True, "consumeMessageOrderly": True}
+    _call(broker, _UPDATE_GROUP, {}, json.dumps(settings).encode())
+
+
+def _call(address: str, code: int, fields: Mapping[str, object], body: bytes = b"") -> bytes:
     host, _, port = address.rpartition(":")
     with socket.create_connection((host, int(port)), _TIMEOUT_S) as connection:
-        connection.sendall(encoded(code, fields))
+        connection.sendall(encoded(code, fields, body))
         with connection.makefile("rb") as answers:
             frame = answers.read(int.from_bytes(answers.read(_NUMBER_BYTES), "big"))
     if len(frame) <= _NUMBER_BYTES:
         raise RemotingError(f"{address}: the connection ended")
-    header, body = decoded(frame)
+    header, answer = decoded(frame)
     if header["code"]:
         raise RemotingError(f"{address}: code {header['code']}, {header.get('remark')}")
-    return body
+    return answer
 
 
 def main(arguments: list[str]) -> None:

@@ -35,6 +35,9 @@ from e2e.bench.rows import Row, Run, history
 from e2e.bench.sdk import SDK
 from e2e.bench.sidecar import SIDECAR
 from e2e.bench.targets import TARGETS, Target, best, figure
+from e2e.bench.typed_failover import TYPED_FAILOVER
+from e2e.bench.typed_report import section as typed_section
+from e2e.bench.typed_sends import TYPED
 from e2e.harness.checks import Bound, Verdict
 
 PAGE: Final = machine.ROOT / "docs" / "performance.md"
@@ -44,7 +47,15 @@ END: Final = "<!-- end of figures -->"
 _NOT_RUN: Final = "No run is kept yet.\n"
 _QUIET_LOAD: Final = 0.5
 _STOLEN_PERCENT: Final = 2.0
-_BY_ITSELF: Final = (FAILOVER, CATCH_UP, SIDECAR, JAVA_SDK, *PEER_KINDS)
+_BY_ITSELF: Final = (
+    FAILOVER,
+    CATCH_UP,
+    SIDECAR,
+    JAVA_SDK,
+    TYPED,
+    TYPED_FAILOVER,
+    *PEER_KINDS,
+)
 _SECONDS: Final = "seconds"
 
 
@@ -137,6 +148,7 @@ def figures_text(run: Run, runs: Sequence[Run] = ()) -> str:
         "### RocketMQ's Java SDK beside RocketMQ 5.5\n",
         about_java_sdk(sources.get(JAVA_SDK, run)),
         _by_java_sdk(run.rows),
+        typed_section(run, sources),
         peer_section(run, sources.get(PEER_APPEND, run)),
         "### A lost leader\n",
         _source(sources, FAILOVER),
@@ -358,7 +370,7 @@ def _usage(rows: Sequence[Row]) -> str:
         for row in rows
         if _SECONDS in row.figures
         and row.figures["per_s"]
-        and row.kind not in (JAVA_SDK, *PEER_KINDS)
+        and row.kind not in (JAVA_SDK, TYPED, *PEER_KINDS)
     ]
     if not measured:
         return "Not measured in this run.\n"

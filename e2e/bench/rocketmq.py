@@ -41,7 +41,7 @@ _MAINS: Final = {
     "proxy": "org.apache.rocketmq.proxy.ProxyStartup",
     "broker": "org.apache.rocketmq.broker.BrokerStartup",
 }
-_FOUNDED_S: Final = 90.0
+_FOUNDED_S: Final = 180.0
 _ASK_S: Final = 0.5
 
 
@@ -52,7 +52,8 @@ class RocketMQ:
     warm_up_s = java_sdk.WARM_UP_S
     link = Link.NONE
 
-    def __init__(self) -> None:
+    def __init__(self, program: java_sdk.Program = java_sdk.SDK_LOAD) -> None:
+        self._program = program
         self._class_path = class_path(default_layout(), "rocketmq", _SOURCES, f"fetch {NAME}")
         self._names = ""
 
@@ -82,10 +83,11 @@ class RocketMQ:
     def load(self, specs: Sequence[NodeSpec]) -> Command:
         """See `System`. All clients come through the proxy."""
         proxy = specs[_ROLES.index("proxy")]
-        return java_sdk.load_command([proxy.endpoint], proxy.directory.parent / "client")
+        client = proxy.directory.parent / "client"
+        return java_sdk.load_command(self._program, [proxy.endpoint], client)
 
     def found(self, specs: Sequence[NodeSpec]) -> None:
-        """See `System`: make the topic that the clients use."""
+        """See `System`: make the topics that the clients use, and say which are read in order."""
         proxy = specs[_ROLES.index("proxy")]
         eventually("RocketMQ's proxy listens", lambda: _listens(proxy.client_port), _FOUNDED_S)
 
@@ -94,12 +96,19 @@ class RocketMQ:
             if known is None or known.master is None:
                 return False
             try:
-                remoting.make_topic(known.master, java_sdk.TOPIC, java_sdk.QUEUES)
+                for topic in self._program.topics:
+                    self._make(known.master, topic)
             except (OSError, remoting.RemotingError):
                 return False
             return True
 
-        eventually("RocketMQ makes a topic", is_made, _FOUNDED_S, 1.0)
+        eventually("RocketMQ makes its topics", is_made, _FOUNDED_S, 1.0)
+
+    @staticmethod
+    def _make(master: str, topic: java_sdk.Topic) -> None:
+        remoting.make_topic(master, topic.name, java_sdk.QUEUES, topic.type)
+        for group in topic.groups:
+            remoting.make_ordered_group(master, group)
 
     def state(self, spec: NodeSpec) -> NodeState | None:
         """See `System`: the name server is asked for a broker, which tells no term."""

@@ -28,6 +28,7 @@ from e2e.bench.rocketmq import NAME as ROCKETMQ
 from e2e.bench.rows import OURS, Row, Run
 from e2e.bench.sdk import SDK, SdkCalls
 from e2e.bench.sidecar import BREAKS, DIRECT, QUIET, REPLAY, SIDECAR, THROUGH
+from e2e.bench.typed_sends import DELAY_256, FIFO_256, TYPED
 from e2e.harness.checks import Verdict
 
 P99_MEANWHILE: Final = "the leader's p99 meanwhile, times the p99 before"
@@ -216,6 +217,17 @@ def _by_java_sdk(
     )
 
 
+def _typed(calls: SdkCalls) -> Target:
+    """Return what is asked of the rate of typed sends beside RocketMQ's, of one run."""
+    return _beside(
+        f"Java SDK, {calls.name}: rate beside RocketMQ's", 1.5, 2,
+        lambda run: ratio(
+            answered(run, TYPED, calls.name, "per_s"),
+            figure(run, TYPED, calls.name, "per_s", system=ROCKETMQ),
+        ),
+    )  # fmt: skip
+
+
 def _beside(
     line: str,
     least: float,
@@ -361,5 +373,7 @@ TARGETS: Final = (
     _by_java_sdk(SYNC_1, 0.8, 1),
     _by_java_sdk(PUSH, 2, 3),
     _by_java_sdk(SIMPLE, 1.8, 3),
+    _typed(FIFO_256),
+    _typed(DELAY_256),
     *_sidecar_targets(),
 )  # fmt: skip

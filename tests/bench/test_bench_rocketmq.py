@@ -68,6 +68,7 @@ def test_a_frame_says_how_much_of_it_is_header() -> None:
     assert (header["code"], header["extFields"]) == (17, {"topic": "a", "perm": "6"})
     assert body == b"body"
     assert decoded(b"\x01" + frame[5:])[0] == header
+    assert decoded(encoded(200, {}, b"settings")[4:])[1] == b"settings"
 
 
 def test_the_master_has_number_0_and_keys_have_no_quotes() -> None:
@@ -76,6 +77,7 @@ def test_the_master_has_number_0_and_keys_have_no_quotes() -> None:
 
     assert brokers_of(CLUSTER) == Brokers("127.0.0.1:3", everyone)
     assert brokers_of(CLUSTER.replace(b"0:", b'"0":')) == Brokers("127.0.0.1:3", everyone)
+    assert brokers_of(CLUSTER.replace(b"2:", b"-1:")) == Brokers("127.0.0.1:3", everyone)
     assert brokers_of(CLUSTER.replace(b"{0:", b"{1:")) == Brokers(None, everyone)
     assert brokers_of(b'{"brokerAddrTable":{}}') == Brokers(None, frozenset())
 
@@ -91,15 +93,15 @@ def test_a_name_server_that_does_not_answer_knows_nobody(names: tuple[str, list[
     assert remoting.brokers(f"{HOST}:1") is None
 
 
-def test_a_refused_topic_is_an_error(names: tuple[str, list[bytes]]) -> None:
+def test_a_refused_topic_or_group_is_an_error(names: tuple[str, list[bytes]]) -> None:
     """As of a broker that is no master any more."""
     address, answers = names
     answers += [_answer(b""), _answer(b"", code=16)]
 
-    remoting.make_topic(address, "topic", 8)
+    remoting.make_topic(address, "topic", 8, "FIFO")
 
     with pytest.raises(RemotingError, match="code 16"):
-        remoting.make_topic(address, "topic", 8)
+        remoting.make_ordered_group(address, "group")
 
 
 def test_a_proxy_becomes_itself_once_its_brokers_are_there(names: tuple[str, list[bytes]]) -> None:

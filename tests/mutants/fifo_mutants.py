@@ -159,9 +159,17 @@ FIFO_MUTANTS = (
     Mutant(
         name="the producer's queue counts",
         file="rocketmq/sending.py",
-        old="        if chooses_queues(topic):\n",
-        new="        if topic.compaction is not None:\n",
+        old="        part, *more = by_queue(sending, topic)\n",
+        new="        part, *more = (sending,)\n",
         why="libraries hash over the queues of the nodes that they reach just now",
+        checks=(_DOORS,),
+    ),
+    Mutant(
+        name="what is of several queues goes to that of its first message",
+        file="rocketmq/sending.py",
+        old="        if more:\n            return None\n",
+        new="",
+        why="the rest of the request is answered and not stored",
         checks=(_DOORS,),
     ),
     Mutant(

@@ -16,7 +16,7 @@ public final class SdkLoad {
         ClientServiceProvider sdk = ClientServiceProvider.loadService();
         ClientConfiguration configuration =
                 ClientConfiguration.newBuilder().setEndpoints(args[0]).enableSsl(false).build();
-        Sends sends = new Sends(sdk, configuration, args[1]);
+        Sends sends = new Sends(sdk, configuration, args[1], Kind.NORMAL);
         Consumption consumption = new Consumption(sdk, configuration, args[1]);
         Requests.serve(
                 Map.of(

@@ -7,19 +7,23 @@ import org.apache.rocketmq.client.apis.ClientConfiguration;
 import org.apache.rocketmq.client.apis.ClientException;
 import org.apache.rocketmq.client.apis.ClientServiceProvider;
 import org.apache.rocketmq.client.apis.message.Message;
+import org.apache.rocketmq.client.apis.message.MessageBuilder;
 import org.apache.rocketmq.client.apis.producer.Producer;
 
 /** One producer, and how many of its messages were acknowledged. */
 final class Sends {
     private final ClientServiceProvider sdk;
     private final String topic;
+    private final Kind kind;
     private final Producer producer;
+    private final AtomicLong made = new AtomicLong();
     private final AtomicLong acknowledged = new AtomicLong();
 
-    Sends(ClientServiceProvider sdk, ClientConfiguration configuration, String topic)
+    Sends(ClientServiceProvider sdk, ClientConfiguration configuration, String topic, Kind kind)
             throws ClientException {
         this.sdk = sdk;
         this.topic = topic;
+        this.kind = kind;
         this.producer =
                 sdk.newProducerBuilder()
                         .setClientConfiguration(configuration)
@@ -79,7 +83,8 @@ final class Sends {
     }
 
     private Message message(byte[] body) {
-        return sdk.newMessageBuilder().setTopic(topic).setBody(body).build();
+        MessageBuilder builder = sdk.newMessageBuilder().setTopic(topic).setBody(body);
+        return kind.complete(builder, made.getAndIncrement()).build();
     }
 
     private static byte[] body(JsonObject asked) {

@@ -89,9 +89,8 @@ class Limits:
 
     def largest(self, free_bytes: int) -> int:
         """Return the size of the largest entry for which *free_bytes* are enough; -1: none is."""
-        if free_bytes < self.needed(0):
-            return -1
-        return free_bytes - self.needed(0) + self.segment_bytes - ENTRY_OVERHEAD_BYTES
+        left_bytes = free_bytes - self.needed(0)
+        return -1 if left_bytes < 0 else left_bytes + self.segment_bytes - ENTRY_OVERHEAD_BYTES
 
     def written(self, sizes: Iterable[int]) -> int:
         """Return the most that new segments for entries of these sizes take, in bytes.

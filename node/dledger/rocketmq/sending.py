@@ -33,6 +33,7 @@ from dledger.requests.delivery_times import is_to_wait
 from dledger.requests.engine import Engine
 from dledger.requests.recall_handles import RecallHandles
 from dledger.requests.topic_resolver import TopicResolver
+from dledger.requests.transaction_ids import TransactionIds
 from dledger.requests.unpacking import Unpacking
 from dledger.rocketmq.command_batcher import CommandBatcher, Place
 from dledger.rocketmq.producers import Producers
@@ -46,7 +47,6 @@ from dledger.rocketmq.send_requests import (
     encoded_held,
     response_of,
 )
-from dledger.rocketmq.transaction_ids import TransactionIds
 from dledger.rpc.rocketmq_stubs import service
 
 _HALF: Final = TRANSACTION.name
@@ -108,8 +108,7 @@ class Sender:
             UnknownTopic: It does not exist, and is not made on its first use.
             TopicTypeMismatch: It is of another type than the messages.
         """
-        is_normal = sending.kind == NORMAL.name
-        topic = await self._resolver.topic(sending.origin.topic, may_be_made=is_normal)
+        topic = await self._resolver.topic(sending.origin.topic, kind=sending.kind)
         sending.check_topic(topic)
         return topic
 
@@ -120,12 +119,7 @@ class Sender:
         if is_later and (why := self._engine.holding_refusal()):
             raise DiskFull(why)
         places = await self._places(sending, await self._submitted(sending, is_held=is_later))
-        response = response_of(sending.messages, [-1 if q == HELD_QUEUE else o for q, o in places])
-        handles = RecallHandles(secret, topic=topic.name, generation=topic.generation)
-        for entry, (queue_id, offset) in zip(response.entries, places, strict=True):
-            if queue_id == HELD_QUEUE:
-                entry.recall_handle = handles.encode(Ref.unpack(offset), entry.message_id)
-        return response
+        return _timed_response(sending, places, _handles(secret, topic))
 
     async def _send_halves(self, sending: Sending, topic: Topic) -> service.SendMessageResponse:
         """Hold messages until their transactions end; a retry is told the same ids."""
@@ -210,10 +204,11 @@ class Sender:
     ) -> Submitted[service.SendMessageResponse] | None:
         """Submit the request's messages now.
 
-        None if their topic has to be created first, or chooses their queues, or perhaps takes none
-        for want of room; or if they are not NORMAL, or a body of theirs takes long to look into.
-        They are no replay's: the group often knows some of it, and it has thousands, which nobody
-        is to parse and check twice. So `send` serves it.
+        None if their topic has to be created first, or is compacted, or chooses several queues for
+        them, or perhaps takes none for want of room; or if it is of another type than they are, or
+        they are halves, or a body of theirs takes long to look into. They are no replay's: the
+        group often knows some of it, and it has thousands, which nobody is to parse and check
+        twice. So `send` serves it.
 
         The response is None if an id of theirs was used before: `send` has to look by whom.
         """
@@ -222,11 +217,47 @@ class Sender:
         topic = topics.get(sending.origin.topic)
         if topic is None or topic.compaction is not None or sending.unchecked or topics.full:
             return None
-        if topic.type != NORMAL.name or sending.kind != NORMAL.name:
+        if topic.type != sending.kind:
             return None
+        if topic.type != NORMAL.name:
+            return self._begin_typed(sending, topic)
         return Submitted(
             self._submitted(sending), lambda place: _plain_response(sending, *_placed(place))
         )
+
+    def _begin_typed(
+        self, sending: Sending, topic: Topic
+    ) -> Submitted[service.SendMessageResponse] | None:
+        """Submit what is not NORMAL."""
+        if sending.is_half:
+            return None
+        if sending.is_timed:
+            return self._begin_timed(sending, topic)
+        part, *more = by_queue(sending, topic)
+        if more:
+            return None
+        return Submitted(
+            self._submitted(part), lambda place: _plain_response(part, *_placed(place))
+        )
+
+    def _begin_timed(
+        self, sending: Sending, topic: Topic
+    ) -> Submitted[service.SendMessageResponse] | None:
+        """Do what `_send_timed` does, unless it has to wait for a secret or says why it may not."""
+        secret = self._engine.state.secret
+        is_later = is_to_wait(sending.due_ms(), self._engine.date_ms())
+        if not secret or (is_later and self._engine.holding_refusal()):
+            return None
+
+        def response(place: Place) -> service.SendMessageResponse | None:
+            stored, first = _placed(place)
+            if stored.repeats or stored.conflicts:
+                return None
+            rows = slice(first, first + len(sending.messages))
+            places = list(zip(stored.queue_ids[rows], stored.offsets[rows], strict=True))
+            return _timed_response(sending, places, _handles(secret, topic))
+
+        return Submitted(self._submitted(sending, is_held=is_later), response)
 
     def _submitted(self, sending: Sending, *, is_held: bool = False) -> asyncio.Future[Place]:
         batches = self._held if is_held else self._batches
@@ -288,6 +319,21 @@ def _plain_response(
         return None
     messages = sending.messages
     return response_of(messages, stored.offsets[first : first + len(messages)])
+
+
+def _handles(secret: bytes, topic: Topic) -> RecallHandles:
+    return RecallHandles(secret, topic=topic.name, generation=topic.generation)
+
+
+def _timed_response(
+    sending: Sending, places: Sequence[tuple[int, int]], handles: RecallHandles
+) -> service.SendMessageResponse:
+    """Return the response for messages with a time: a handle for each that is held."""
+    response = response_of(sending.messages, [-1 if q == HELD_QUEUE else o for q, o in places])
+    for entry, (queue_id, offset) in zip(response.entries, places, strict=True):
+        if queue_id == HELD_QUEUE:
+            entry.recall_handle = handles.encode(Ref.unpack(offset), entry.message_id)
+    return response
 
 
 # An SDK builds ids from its machine's address, its process id, the time and a counter: anyone who
