@@ -210,10 +210,10 @@ async def _fire(
     _check_in_time(begin_ms)
     async with Client(group.dev.leader_endpoint, timeout_s=60) as client:
         await asyncio.sleep((begin_ms - _now_ms()) / 1000 - 1)
-        early, before = await _stored(client), await group.mark()
+        early, before = await _count_stored(client), await group.mark()
 
         async def are_out() -> bool:
-            return await _stored(client) >= size
+            return await _count_stored(client) >= size
 
         what = f"all of {size} messages are out"
         await eventually_async(what, are_out, _NOT_IN_TIME_S, poll_s=_LOOK_S)
@@ -232,7 +232,7 @@ async def _fire(
     }
 
 
-async def _stored(client: Client) -> int:
+async def _count_stored(client: Client) -> int:
     return sum(each.messages for each in await client.topics() if each.name == _TOPIC)
 
 

@@ -38,11 +38,11 @@ class _Producer:
 
     async def send(self, topic: str) -> None:
         """Send a NORMAL message."""
-        await self._sent(topic, definition.MessageType.NORMAL)
+        await self._send(topic, definition.MessageType.NORMAL)
 
     async def commit(self, topic: str) -> None:
         """Send a half, and commit it."""
-        entry = await self._sent(topic, definition.MessageType.TRANSACTION)
+        entry = await self._send(topic, definition.MessageType.TRANSACTION)
         await self._call(
             "EndTransaction",
             service.EndTransactionRequest(
@@ -54,7 +54,7 @@ class _Producer:
             ),
         )
 
-    async def _sent(self, topic: str, kind: Any) -> Any:
+    async def _send(self, topic: str, kind: Any) -> Any:
         self._numbers += 1
         message = definition.Message(
             topic=definition.Resource(name=topic),
@@ -91,7 +91,7 @@ async def transactions(setting: Setting) -> Outcome:
             producer = _Producer(channel)
             work = {"normal": producer.send, "transaction": producer.commit}
             for topic, one in work.items():  # a warm-up
-                await _done(each // 10 or 1, topic, one)
+                await _do(each // 10 or 1, topic, one)
             for _ in range(_TURNS):
                 for topic, one in work.items():
                     spent[topic].append(await _cost(group, each, topic, one, idle))
@@ -119,7 +119,7 @@ async def transactions(setting: Setting) -> Outcome:
     )
 
 
-async def _done(count: int, topic: str, one: Any) -> None:
+async def _do(count: int, topic: str, one: Any) -> None:
     if said := await many(count, _UNDER_WAY, lambda _: one(topic)):
         raise RuntimeError(said)
 
@@ -128,9 +128,9 @@ async def _cost(
     group: MeasuredGroup, count: int, topic: str, one: Any, idle: tuple[float, float]
 ) -> tuple[float, float, float]:
     """Return CPU seconds of the leader, of all nodes, and bytes of the log, beyond what is idle."""
-    before, began_s, bytes_before = await _seen(group)
-    await _done(count, topic, one)
-    after, ended_s, bytes_after = await _seen(group)
+    before, began_s, bytes_before = await _look(group)
+    await _do(count, topic, one)
+    after, ended_s, bytes_after = await _look(group)
     wall_s, leader = ended_s - began_s, group.dev.leader
     cpu_s = [late - early for early, late in zip(before, after, strict=True)]
     return (
@@ -142,16 +142,16 @@ async def _cost(
 
 async def _idle(group: MeasuredGroup) -> tuple[float, float]:
     """Return the CPU of the leader, and of all nodes, in a second without anything to do."""
-    before, began_s, _ = await _seen(group)
+    before, began_s, _ = await _look(group)
     await asyncio.sleep(_IDLE_S)
-    after, ended_s, _ = await _seen(group)
+    after, ended_s, _ = await _look(group)
     rates = [
         (late - early) / (ended_s - began_s) for early, late in zip(before, after, strict=True)
     ]
     return rates[group.dev.leader], sum(rates)
 
 
-async def _seen(group: MeasuredGroup) -> tuple[tuple[float, ...], float, float]:
+async def _look(group: MeasuredGroup) -> tuple[tuple[float, ...], float, float]:
     mark = await group.mark(settled=True)
     return mark.cpu_s, time.monotonic(), await asyncio.to_thread(group.total, _LOGGED)
 
