@@ -35,7 +35,7 @@ _IDLE_S: Final = 5.0
 _EVALUATED: Final = "dledger_filter_evaluated_messages_total"
 
 
-async def share_a_filter(setting: Setting) -> Outcome:
+async def share_filter(setting: Setting) -> Outcome:
     """Fifty consumers of one group ask with one expression, while messages are sent."""
     size = setting.size(50_000) // 100 * 100 or 100
     got = Counter[int]()
@@ -64,7 +64,7 @@ async def share_a_filter(setting: Setting) -> Outcome:
             if said := await many(size // 100, 4, send):
                 raise RuntimeError(said)
             await came_true(lambda: len(got) >= size // 10, _ALL_S)
-            after, evaluated = await group.mark(settled=True), await _count_evaluated(group)
+            after, evaluated = await group.mark(settled=True), await _count_evaluations(group)
     seen = difference(before, after)
     what = f"SQL92, {_CONSUMERS} consumers, {size:,} messages"
     each = round(evaluated / size, 3)
@@ -105,12 +105,12 @@ async def without_a_match(setting: Setting) -> Outcome:
                     await consumer.receive(wait_s=_POLL_S)
 
             async def is_passed() -> bool:
-                return await _count_evaluated(group) >= size
+                return await _count_evaluations(group) >= size
 
             async with meanwhile(consume()):
                 await eventually_async("all is looked at", is_passed, _ALL_S, poll_s=0.5)
         after, after_s = await group.mark(settled=True), time.monotonic()
-        evaluated, leader = await _count_evaluated(group), group.dev.leader
+        evaluated, leader = await _count_evaluations(group), group.dev.leader
     seen = difference(before, after)
     idle_rate = (before.cpu_s[leader] - idle.cpu_s[leader]) / (before_s - idle_s)
     cpu_s = round(seen["cpu_s"][leader] - idle_rate * (after_s - before_s), 2)
@@ -136,11 +136,11 @@ async def _warm_up(channel: grpc.aio.Channel) -> None:
     await Consumer(channel, "c", "t", "warm-up", sql="a = 1").receive()
 
 
-async def _count_evaluated(group: MeasuredGroup) -> int:
+async def _count_evaluations(group: MeasuredGroup) -> int:
     return int(await asyncio.to_thread(group.total, _EVALUATED))
 
 
 FILTER_CASES: Final[dict[str, Case]] = {
-    "filter-shared": share_a_filter,
+    "filter-shared": share_filter,
     "filter-none": without_a_match,
 }

@@ -21,8 +21,8 @@ ROOM_MUTANTS = (
     Mutant(
         name="entries under way take no room",
         file="replica/room.py",
-        old="return self.reserve_bytes + self.segment_bytes + own + pending_bytes",
-        new="return self.reserve_bytes + self.segment_bytes + own",
+        old=" + self.segment_bytes + own + pending_bytes\n",
+        new=" + self.segment_bytes + own\n",
         why="several are let in where one has room",
         checks=(_KEEPER, _ROOM),
     ),

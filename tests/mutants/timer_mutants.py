@@ -26,6 +26,14 @@ TIMER_MUTANTS = (
         checks=(_DOOR,),
     ),
     Mutant(
+        name="few messages that are due are read at once",
+        file="replica/firing.py",
+        old="_STEP_BYTES: Final = 32 << 20\n",
+        new="_STEP_BYTES: Final = 1 << 20\n",
+        why="what is scattered over large entries reads each of them for each message",
+        checks=(_DOOR,),
+    ),
+    Mutant(
         name="a past time is held",
         file="requests/delivery_times.py",
         old="    return latest_ms > date_ms\n",

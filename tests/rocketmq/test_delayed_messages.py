@@ -17,7 +17,7 @@ from dledger.errors import Refused
 from dledger.replica.firing import Firing
 from dledger.requests.delivery_times import MAX_DELAY_MS
 from dledger.rpc.rocketmq_stubs import definition, service
-from dledger.types import Record, Typed
+from dledger.types import Entry, Record, Typed
 from tests.requests.memory_group import MemoryGroup
 from tests.requests.rocketmq_client import RocketClient, code, message
 from tests.waiting import eventually
@@ -123,6 +123,31 @@ async def test_messages_are_delivered_by_their_times(
     await _let_pass(group, HOUR_MS)
 
     assert await _bodies(client) == [b"1", b"2", b"3"]
+
+
+@pytest.mark.found
+@pytest.mark.usefixtures("firing")
+async def test_messages_that_are_scattered_read_no_entry_for_each_of_them(
+    group: MemoryGroup, client: RocketClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of eight entries was read 64 times, once for each message of it: 570 us a message."""
+    now_ms, engine = group.now_ms(), group.nodes[0].engine
+    reads, read_entry = list[int](), engine.read_entry
+    for first in range(8):
+        numbers = range(first, 512, 8)
+        await client.send(
+            *(_at(now_ms + HOUR_MS + each, each, body=bytes(16 << 10)) for each in numbers)
+        )
+
+    async def counted(index: int) -> Entry:
+        reads.append(index)
+        return await read_entry(index)
+
+    monkeypatch.setattr(engine, "read_entry", counted)
+    await _let_pass(group, 2 * HOUR_MS)
+
+    assert len(set(reads)) == 8
+    assert len(reads) <= 3 * 8
 
 
 @pytest.mark.usefixtures("firing")
