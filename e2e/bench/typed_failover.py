@@ -20,7 +20,7 @@ from e2e.bench.java_sdk import settle
 from e2e.bench.machine import Busy
 from e2e.bench.process_group import ProcessGroup
 from e2e.bench.rows import Row
-from e2e.bench.typed_judging import got_of, judged, sent_of
+from e2e.bench.typed_judging import got_of, judge, sent_of
 from e2e.bench.typed_sends import SETTLED_S
 from e2e.harness.waiting import eventually
 
@@ -105,7 +105,7 @@ def _rows(group: ProcessGroup, plan: SteadyPlan) -> Iterator[Row]:
     time.sleep(plan.after_s)
     answer = load.ask("finish", seconds=plan.wait_s, quiet_s=plan.quiet_s, answer_s=_FLOWS_S)
     for kind, words in KINDS.items():
-        figures = judged(sent_of(answer, kind), got_of(answer, kind), fault_ms)
+        figures = judge(sent_of(answer, kind), got_of(answer, kind), fault_ms)
         figures["others_cores"] = others_cores
         yield Row(
             kind=TYPED_FAILOVER,

@@ -70,7 +70,7 @@ def _key(text: str) -> Key:
     return int(group), int(number)
 
 
-def judged(sent: Collection[Sent], got: Sequence[Got], fault_ms: int) -> dict[str, float]:
+def judge(sent: Collection[Sent], got: Sequence[Got], fault_ms: int) -> dict[str, float]:
     """Return what became of a load in which a fault was made.
 
     ``lost`` was acknowledged and never came; ``doubled`` came again as if for the first time,
@@ -104,7 +104,7 @@ def judged(sent: Collection[Sent], got: Sequence[Got], fault_ms: int) -> dict[st
         "doubled": again[True],
         "redelivered": again[False],
         "early": sum(at.at_ms < dues[key] for key, at in first.items() if key in dues),
-        "disordered": 0 if dues else disordered([key for key in first if key in acked]),
+        "disordered": 0 if dues else count_overtaken([key for key in first if key in acked]),
         "gap_ms": max((late - early for early, late in pairwise(times_ms)), default=0),
     }
     calm = sorted(at - due for due, at in waits if due - fault_ms in _CALM_MS)
@@ -115,7 +115,7 @@ def judged(sent: Collection[Sent], got: Sequence[Got], fault_ms: int) -> dict[st
     return figures
 
 
-def disordered(keys: Sequence[Key]) -> int:
+def count_overtaken(keys: Sequence[Key]) -> int:
     """Return how many messages came behind a later one of their message group."""
     newest: dict[int, int] = {}
     behind = 0

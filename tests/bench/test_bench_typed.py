@@ -20,7 +20,7 @@ from e2e.bench.typed_failover import (
     SteadyPlan,
     typed_failover_rows,
 )
-from e2e.bench.typed_judging import Got, Sent, disordered, got_of, judged, sent_of
+from e2e.bench.typed_judging import Got, Sent, count_overtaken, got_of, judge, sent_of
 from e2e.bench.typed_sends import (
     DELAY_256,
     FIFO_256,
@@ -52,7 +52,7 @@ def test_what_was_acknowledged_and_did_not_come_is_lost() -> None:
     sent = [_delayed(0, CALM_MS), _delayed(1, CALM_MS), *(_delayed(n, 1, "no") for n in (2, 3))]
     got = [Got(key=(0, 0), at_ms=CALM_MS), Got(key=(0, 3), at_ms=CALM_MS)]
 
-    figures = judged(sent, got, FAULT_MS)
+    figures = judge(sent, got, FAULT_MS)
 
     assert (figures["acknowledged"], figures["failures"], figures["lost"]) == (2, 2, 1)
 
@@ -67,7 +67,7 @@ def test_a_message_that_comes_again_is_doubled_unless_it_says_so() -> None:
         Got(key=(0, 0), at_ms=CALM_MS + 2, attempt=2),
     ]
 
-    figures = judged(sent, got, FAULT_MS)
+    figures = judge(sent, got, FAULT_MS)
 
     assert (figures["doubled"], figures["redelivered"], figures["early"]) == (1, 1, 1)
     assert figures["late_max_ms"] == 0
@@ -83,7 +83,7 @@ def test_lateness_before_the_fault_is_told_by_itself() -> None:
         for each, late in zip(sent, late_ms, strict=True)
     ]
 
-    figures = judged(sent, got, FAULT_MS)
+    figures = judge(sent, got, FAULT_MS)
 
     assert (figures["calm_p50_ms"], figures["calm_p99_ms"], figures["late_max_ms"]) == (5, 5, 3_000)
     assert figures["gap_ms"] == FAULT_MS - 1 - CALM_MS
@@ -91,13 +91,13 @@ def test_lateness_before_the_fault_is_told_by_itself() -> None:
 
 def test_order_is_that_of_a_message_group_and_of_first_deliveries() -> None:
     """Groups may overtake each other; what comes again, and what was refused, breaks nothing."""
-    assert disordered([(0, 0), (1, 5), (0, 1), (1, 6)]) == 0
-    assert disordered([(0, 1), (0, 0), (0, 2)]) == 1
-    assert disordered([(0, 2), (0, 0), (0, 1)]) == 2
+    assert count_overtaken([(0, 0), (1, 5), (0, 1), (1, 6)]) == 0
+    assert count_overtaken([(0, 1), (0, 0), (0, 2)]) == 1
+    assert count_overtaken([(0, 2), (0, 0), (0, 1)]) == 2
     sent = [Sent(key=(0, n), due_ms=0, ended_ms=n, error="no" * (n == 1)) for n in range(3)]
     keys = [(0, 0), (0, 2), (0, 0), (0, 1)]
 
-    figures = judged(sent, [Got(key=key, at_ms=9) for key in keys], FAULT_MS)
+    figures = judge(sent, [Got(key=key, at_ms=9) for key in keys], FAULT_MS)
 
     assert (figures["disordered"], figures["doubled"], figures["early"]) == (0, 1, 0)
 
@@ -109,7 +109,7 @@ def test_any_order_of_deliveries_loses_and_doubles_nothing() -> None:
         got = [Got(key=each.key, at_ms=30) for each in sent]
         rng.shuffle(got)
 
-        figures = judged(sent, got, FAULT_MS)
+        figures = judge(sent, got, FAULT_MS)
 
         assert (figures["lost"], figures["doubled"]) == (0, 0)
         assert (figures["disordered"] == 0) == (got == sorted(got, key=lambda each: each.key))
