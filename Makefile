@@ -4,6 +4,7 @@ SHELL := /bin/bash
 CLUSTER ?= auto
 SEEDS ?= 300
 EDGE_SEEDS ?= 500
+TYPE_SEEDS ?= 200
 MINUTES ?= 20
 WORKERS ?= 2
 PYTEST_ARGS ?=
@@ -92,8 +93,9 @@ coverage: $(STAMP) ## Branches the tests take: 95 % of raft/ and store/, all of 
 mutants: $(STAMP) ## Plant bugs and show which check caught each: make mutants [MUTANTS_ARGS=...]
 	$(PY) -m tests.mutants $(MUTANTS_ARGS)
 
-sim: $(STAMP) ## Seeded simulator, then producers at its edge: make sim SEEDS=1000 [EDGE_SEEDS=500]
+sim: $(STAMP) ## Seeded simulator, topics of all types, producers at its edge: make sim SEEDS=1000 [TYPE_SEEDS=200] [EDGE_SEEDS=500]
 	$(PY) -m dledger_sim --seeds $(SEEDS)
+	$(PY) -m dledger_sim --world types --seeds $(TYPE_SEEDS)
 	$(PY) -m dledger_sim --edge --seeds $(EDGE_SEEDS)
 
 .PHONY: model

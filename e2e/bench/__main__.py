@@ -188,7 +188,7 @@ def measure(args: argparse.Namespace, scratch: Path) -> Iterator[Row]:
         yield from contest(chosen, turns, scratch, LOGS)
     if ROCKETMQ in args.only:
         yield from contest(sdk_contestants(turns), turns, scratch, LOGS)
-    yield from _typed_rows(args, turns, scratch)
+    yield from _measure_typed(args, turns, scratch)
     yield from _of_ours(args, scratch)
     for name in (name for name in args.only if name in FAILOVERS):
         trials = Trials(count=args.trials)
@@ -200,7 +200,7 @@ def measure(args: argparse.Namespace, scratch: Path) -> Iterator[Row]:
         yield from lost_leader_rows(trials, scratch / PEERS_FAILOVER, LOGS / PEERS_FAILOVER)
 
 
-def _typed_rows(args: argparse.Namespace, turns: Turns, scratch: Path) -> Iterator[Row]:
+def _measure_typed(args: argparse.Namespace, turns: Turns, scratch: Path) -> Iterator[Row]:
     """Yield what is measured of typed messages, beside RocketMQ."""
     chosen = typed_contestants(turns)
     if TYPES in args.only:

@@ -217,7 +217,7 @@ def _by_java_sdk(
     )
 
 
-def _typed_rate(calls: SdkCalls) -> Target:
+def _typed_target(calls: SdkCalls) -> Target:
     """Return what is asked of the rate of typed sends beside RocketMQ's, of one run."""
     return _beside(
         f"Java SDK, {calls.name}: rate beside RocketMQ's", 1.5, 2,
@@ -373,7 +373,7 @@ TARGETS: Final = (
     _by_java_sdk(SYNC_1, 0.8, 1),
     _by_java_sdk(PUSH, 2, 3),
     _by_java_sdk(SIMPLE, 1.8, 3),
-    _typed_rate(FIFO_256),
-    _typed_rate(DELAY_256),
+    _typed_target(FIFO_256),
+    _typed_target(DELAY_256),
     *_sidecar_targets(),
 )  # fmt: skip

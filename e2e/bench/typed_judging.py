@@ -104,18 +104,18 @@ def judge(sent: Collection[Sent], got: Sequence[Got], fault_ms: int) -> dict[str
         "doubled": again[True],
         "redelivered": again[False],
         "early": sum(at.at_ms < dues[key] for key, at in first.items() if key in dues),
-        "disordered": 0 if dues else count_overtaken([key for key in first if key in acked]),
+        "disordered": 0 if dues else count_disordered([key for key in first if key in acked]),
         "gap_ms": max((late - early for early, late in pairwise(times_ms)), default=0),
     }
     calm = sorted(at - due for due, at in waits if due - fault_ms in _CALM_MS)
     if calm:
-        figures |= {"calm_p50_ms": quantile(calm, 0.5), "calm_p99_ms": quantile(calm, 0.99)}
+        figures["calm_p50_ms"], figures["calm_p99_ms"] = quantile(calm, 0.5), quantile(calm, 0.99)
     if waits:
         figures["late_max_ms"] = max(at - due for due, at in waits)
     return figures
 
 
-def count_overtaken(keys: Sequence[Key]) -> int:
+def count_disordered(keys: Sequence[Key]) -> int:
     """Return how many messages came behind a later one of their message group."""
     newest: dict[int, int] = {}
     behind = 0

@@ -1,13 +1,14 @@
 """``make clients``: the official clients, unmodified, against `dledger dev` groups of real nodes.
 
-Six parts: cases, which are written once for all languages; a follower that is dead or frozen; odd
-messages beside good ones; answers that are swallowed between nodes and client; the leader killed
-every five seconds under four writers and a consumer; and producers that go on through a sidecar
-(`dledger spool run`) while the whole group is away, in five ways.
+Six parts: cases, which are written once for all languages, and the programs of docs/clients.md
+(`program_…`); a follower that is dead or frozen; odd messages beside good ones; answers that are
+swallowed between nodes and client; the leader killed every five seconds under writers and consumers
+of all types of messages; and producers that go on through a sidecar (`dledger spool run`) while the
+whole group is away, in five ways.
 
     make clients
     make clients CLIENTS_ARGS="--languages node,rust --only push,bodies"
-    make clients CLIENTS_ARGS="--only failover --seconds 30 --json"
+    make clients CLIENTS_ARGS="--only failover --types FIFO,DELAY --seconds 30 --json"
     make clients CLIENTS_ARGS="--only spool --outages killed,frozen --outage-s 20"
 
 It needs, beside Python: Node.js with npm, Rust with cargo, a JDK 17 with Maven, Go; what is missing
@@ -30,12 +31,13 @@ from pathlib import Path
 from typing import Final
 
 from e2e.bench import machine
-from e2e.clients import away
+from e2e.clients import away, programs
 from e2e.clients.builds import MissingTool, ensure
 from e2e.clients.cases import CASES, WITH_TLS, Case
 from e2e.clients.drivers import ClientFailed
 from e2e.clients.failover import failover
 from e2e.clients.judging import Figures, Spooled, lines
+from e2e.clients.loads import TYPES
 from e2e.clients.poison import poison, with_old_log
 from e2e.clients.sdks import SDKS
 from e2e.clients.spool import COLD_START, SPOOL_CASES, can_run, cold_start, outage
@@ -64,7 +66,8 @@ _SWALLOWED: Final = "swallowed"
 _POISON: Final = "poison"
 _SPOOL: Final = "spool"
 _ALONE: Final = (_POISON, _SWALLOWED, _FAILOVER, _SPOOL)
-PARTS: Final = (*CASES, *away.CASES, *_ALONE)
+_BESIDE: Final = {**CASES, **programs.CASES}
+PARTS: Final = (*_BESIDE, *away.CASES, *_ALONE)
 _CASE_S: Final = 480.0
 _AT_ONCE: Final = 2
 """Cases at once: most of their time they wait."""
@@ -76,7 +79,7 @@ class Found:
 
     results: list[Result]
     lines: list[Check]
-    figures: dict[str, tuple[Figures, int]]
+    figures: dict[str, tuple[Figures, int]]  # by language and type of topic
     spooled: dict[tuple[str, str], Spooled]
 
     def add(self, result: Result) -> None:
@@ -122,7 +125,7 @@ async def _cases(
 
     async def run(name: str, stage: Stage) -> None:
         async with places:
-            found.add(await one(name, CASES[name], stage))
+            found.add(await one(name, _BESIDE[name], stage))
 
     async with with_tls(work / "group") as at:
         await asyncio.gather(
@@ -131,7 +134,7 @@ async def _cases(
                 for language, command in commands.items()
                 for tls in (False, True)
                 for name in names
-                if name in CASES and (not tls or name in WITH_TLS)
+                if name in _BESIDE and (not tls or name in WITH_TLS)
             )
         )
         for language, command in commands.items():
@@ -159,18 +162,25 @@ async def _swallowed(commands: Mapping[str, Sequence[str]], work: Path, found: F
 
 
 async def _failovers(
-    commands: Mapping[str, Sequence[str]], seconds: float, work: Path, found: Found
+    commands: Mapping[str, Sequence[str]],
+    types: Sequence[str],
+    seconds: float,
+    work: Path,
+    found: Found,
 ) -> None:
     for language, command in commands.items():
+        kinds = [kind for kind in types if kind not in SDKS[language].lacks]
         print(f"  {language}: the leader is killed for {seconds:.0f} s", flush=True)
         try:
             async with with_tls(work / f"failover-{language}") as at:
                 stage = _stage(language, command, at, work, tls=False)
-                found.figures[language] = await failover(stage, seconds)
+                figures, kills = await failover(stage, kinds, seconds)
         except (ClientFailed, CaseFailed, AssertionError, HarnessError) as error:
             found.lines.append(failed(f"{language}: failover", error))
         else:
-            found.lines += lines(language, found.figures[language][0])
+            for kind, seen in figures.items():
+                found.figures[f"{language} {kind}"] = seen, kills
+                found.lines += lines(f"{language} {kind}", seen)
 
 
 async def _run_spool(
@@ -236,8 +246,8 @@ def _write(found: Found, path: Path, at: str) -> str:
         path, at, found.lines, commit=machine.commit(),
         results=[asdict(each) | {"verdict": each.verdict.value} for each in found.results],
         failover={
-            language: asdict(figures) | {"kills": kills}
-            for language, (figures, kills) in found.figures.items()
+            name: asdict(figures) | {"kills": kills}
+            for name, (figures, kills) in found.figures.items()
         },
         spool=[
             asdict(figures) | {"case": case, "language": language}
@@ -249,6 +259,7 @@ def _write(found: Found, path: Path, at: str) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = harness.parser("python -m e2e.clients", __doc__, PARTS, _RESULTS)
     parser.add_argument("--languages", default=",".join(SDKS), help=f"{', '.join(SDKS)} (all)")
+    parser.add_argument("--types", default=",".join(TYPES), help=f"{', '.join(TYPES)} (all)")
     parser.add_argument("--seconds", type=float, default=60.0, help="of kills a language (60)")
     parser.add_argument("--outage-s", type=float, default=60.0, help="each of spool's lasts (60)")
     parser.add_argument(
@@ -270,7 +281,7 @@ async def _run(
     if _SWALLOWED in names:
         await _swallowed(commands, work, found)
     if _FAILOVER in names:
-        await _failovers(commands, args.seconds, work, found)
+        await _failovers(commands, args.types, args.seconds, work, found)
     if _SPOOL in names:
         await _run_spool(args.outages, commands, args.outage_s, work, found)
     return found
@@ -282,6 +293,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     names = harness.chosen(parser, args.only, PARTS)
     languages = harness.chosen(parser, args.languages, list(SDKS))
+    args.types = harness.chosen(parser, args.types, TYPES)
     args.outages = harness.chosen(parser, args.outages, SPOOL_CASES)
     at, path = harness.now(), args.out / "clients.json"
     with tempfile.TemporaryDirectory(prefix="clients-", dir=args.data) as work:

@@ -280,7 +280,7 @@ async def fifo(stage: Stage) -> None:
         for number in each:
             for group in groups:
                 await user.send(topic, f"{group}-{number}", message_group=group)
-        await user.push("consumer", topic, f"g-{topic}")
+        await user.listen("consumer", topic, f"g-{topic}")
         wanted = [f"{group}-{number}" for group in groups for number in each]
         await came_true(lambda: set(wanted) <= set(user.texts("consumer")), _ARRIVE_S)
         got = list(dict.fromkeys(user.texts("consumer")))
@@ -318,6 +318,18 @@ async def sent_for_later(stage: Stage) -> None:
     late_s = found[-1].at_s - began_s - (due_s - now_s)
     if found[0].text != "at once" or late_s < 0:
         raise CaseFailed(f"it came {-late_s:.1f} s before its time")
+
+
+async def priority(stage: Stage) -> None:
+    """Of what waits, messages of the highest priority come first."""
+    async with stage.producing("priority", "PRIORITY") as (user, topic):
+        for number, text in enumerate(_numbered(0, 12)):
+            await user.send(topic, text, priority=1 + number % 3)
+        await user.simple("consumer", topic, f"g-{topic}", await_s=2)
+        found = await user.received("consumer", 12)
+    wanted = [f"message-{number}" for first in (2, 1, 0) for number in range(first, 12, 3)]
+    if (got := [each.text for each in found]) != wanted:
+        raise CaseFailed(f"they came as {', '.join(got)}")
 
 
 async def transaction(stage: Stage) -> None:
@@ -371,8 +383,8 @@ CASES: Final[Mapping[str, Case]] = {
     for case in (
         push, simple, async_send, properties, tags, bodies, whole_4_mib, body_over_the_limit,
         long_poll, redelivery, change, failed_comes_again, restart, two_groups, three_share,
-        unknown_topic, known_topic, fifo, fifo_refused, delay_refused, sent_for_later, transaction,
-        transaction_refused, sql,
+        unknown_topic, known_topic, fifo, fifo_refused, delay_refused, sent_for_later, priority,
+        transaction, transaction_refused, sql,
     )
 }  # fmt: skip
 WITH_TLS: Final = (

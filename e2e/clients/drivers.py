@@ -7,7 +7,9 @@ client raised something. Commands run beside each other. What a push consumer ge
 - ``producer`` and, below, each consumer: name, endpoints, tls, topic; producer: transaction
 - ``push``: group, tag or sql, fail (so many deliveries of each message); ``simple``: await_s
 - ``send``: producer, topic, text, size (the text is repeated to so many bytes), tag, keys,
-  properties, async, message_group, deliver_at_ms, transaction
+  properties, async, message_group, deliver_at_ms, priority, transaction; end: "commit" or
+  "rollback" of a transaction, or else its producer says nothing more. The answer has
+  ``end_error`` if the end failed. A checker rolls back what begins with "no", and commits the rest
 - ``receive``: consumer, count, invisible_s; ``ack``: consumer, handle; ``change``: invisible_s, too
 - ``stop``: name
 """

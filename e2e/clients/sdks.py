@@ -6,7 +6,7 @@ since then the table that users read is wrong.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Final
@@ -14,6 +14,7 @@ from typing import Final
 _FRAME: Final = "the client takes no frame over 4 MiB, and a body of 4 MiB comes in a larger one"
 _STAYS: Final = "its channels keep one connection each, to a node of their choice, and wait there"
 _NO_PUSH: Final = "the client has no push consumer"
+_NO_PRIORITY: Final = "the client has no priority of messages"
 _NO_CHANGE: Final = "the client's simple consumer cannot change an invisible duration"
 
 
@@ -29,6 +30,9 @@ class Sdk:
         has_push: Whether it has a push consumer; else `Stage.listen` polls with a simple one.
         unpacks: Whether it unpacks a body that says that it is packed.
         retries: Whether a send that met a dead node is tried again by the client itself.
+        opens_again: Whether a client that has lost its stream to a node opens another one there; a
+            producer that does not is asked about none of its transactions any more.
+        lacks: The types of messages that it has no words for.
         gaps: Reason by the case that it cannot pass.
         chances: Reason by the case that it passes or not by what it happened to choose.
     """
@@ -39,6 +43,8 @@ class Sdk:
     has_push: bool = True
     unpacks: bool = True
     retries: bool = True
+    opens_again: bool = True
+    lacks: Collection[str] = ()
     gaps: Mapping[str, str] = field(default_factory=dict)
     chances: Mapping[str, str] = field(default_factory=dict)
 
@@ -64,7 +70,11 @@ SDKS: Final[Mapping[str, Sdk]] = {
         has_push=False,
         unpacks=False,
         retries=False,
+        opens_again=False,
+        lacks=("PRIORITY",),
         gaps={
+            "priority": _NO_PRIORITY,
+            "program_priority": _NO_PRIORITY,
             "push": _NO_PUSH,
             "failed_comes_again": _NO_PUSH,
             "change": _NO_CHANGE,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from dledger.client import Client
+from dledger.client import AdminClient, Client
 from e2e.clients.drivers import ClientFailed, Delivery, Driver, delivery, driver
 from e2e.clients.sdks import SDKS, Sdk
 from e2e.cluster.pki import Authority
@@ -27,6 +27,7 @@ _POLLERS: Final = 4
 _POLL_AWAIT_S: Final = 5
 _POLL_INVISIBLE_S: Final = 30
 _POLL_BATCH: Final = 16
+_AFTER_FAILED_ACK_S: Final = 0.5
 _PRODUCER: Final = "producer"
 _numbers = itertools.count(1)
 
@@ -51,6 +52,12 @@ class TlsGroup:
                 for queue in range(QUEUES)
                 async for stored in client.read(topic, queue)
             ]
+
+    async def open_transactions(self, topic: str) -> list[str]:
+        """Return the names of the transactions of a topic that nobody ended so far."""
+        async with AdminClient(self.group.admins[0], timeout_s=30.0) as admin:
+            found, _ = await admin.transactions(topic, limit=None)
+        return [each.name for each in found]
 
 
 def _certified(work: Path) -> tuple[str, str]:
@@ -155,9 +162,14 @@ class User:
         """Start the producer, or one of several."""
         await self._driver.ask("producer", name=name, topic=topic, **self._where, **more)
 
-    async def send(self, topic: str, text: str, *, producer: str = _PRODUCER, **more: Any) -> None:
-        """Send one message. Raises ClientFailed."""
-        await self._driver.ask("send", producer=producer, topic=topic, text=text, **more)
+    async def send(self, topic: str, text: str, *, producer: str = _PRODUCER, **more: Any) -> str:
+        """Send one message; return why the end of its transaction failed, if it has one.
+
+        Raises:
+            ClientFailed: It was not acknowledged.
+        """
+        told = await self._driver.ask("send", producer=producer, topic=topic, text=text, **more)
+        return str(told.get("end_error", ""))
 
     async def push(self, name: str, topic: str, group: str, **more: Any) -> None:
         """Start a push consumer; see `got`."""
@@ -212,8 +224,18 @@ class User:
                 await asyncio.sleep(_POLL_S)
                 continue
             self._polled[name] += found
-            acks = (self.ack(name, each) for each in found)
-            await asyncio.gather(*acks, return_exceptions=True)
+            await asyncio.gather(*(self._acknowledge(name, each) for each in found))
+
+    async def _acknowledge(self, name: str, message: Delivery) -> None:
+        """Acknowledge until it is done, as long as the message is this consumer's."""
+        end_s = message.at_s + _POLL_INVISIBLE_S
+        while time.monotonic() < end_s:
+            try:
+                await self.ack(name, message)
+            except ClientFailed:
+                await asyncio.sleep(_AFTER_FAILED_ACK_S)
+            else:
+                return
 
     def got(self, name: str) -> Sequence[Delivery]:
         """Return what a listening consumer has got so far."""

@@ -93,19 +93,19 @@ def table(results: Sequence[Result], languages: Iterable[str]) -> str:
 
 
 def failover_table(found: Mapping[str, tuple[Figures, int]]) -> str:
-    """Return a row a language."""
+    """Return a row for each load, by its name."""
     rows = [
         [
             "leader killed", "kills", "acked", "lost", "stored twice", "redelivered",
             "errors to the caller", "longest gap", "late", "latest", "no leader",
         ]
     ]  # fmt: skip
-    for language, (seen, kills) in found.items():
+    for name, (seen, kills) in found.items():
         counts = (kills, seen.acked, len(seen.lost), len(seen.stored_twice), seen.redelivered)
         seconds = (seen.longest_gap_s, seen.latest_s, seen.leaderless_s)
         gap, latest, leaderless = (f"{value:.1f} s" for value in seconds)
         ends = (str(seen.errors), gap, str(seen.late), latest, leaderless)
-        rows.append([language, *map(str, counts), *ends])
+        rows.append([name, *map(str, counts), *ends])
     return columns(rows)
 
 

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from e2e.growth.cases import CASES, ROOT, Setting
+from e2e.growth.cases import CASES, ROOT
+from e2e.growth.setting import Setting
 from e2e.harness import command
 from e2e.harness.checks import exit_code, failed, table
 from e2e.harness.command import Outcome

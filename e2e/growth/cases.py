@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +19,11 @@ from dledger.client import Client
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.pb import dledger_pb2_grpc as pb_grpc
 from e2e.cluster.shell import run
+from e2e.growth.due import DUE_CASES
+from e2e.growth.filters import FILTER_CASES
 from e2e.growth.measures import AppendProbe, MeasuredGroup, difference, many, measured
+from e2e.growth.setting import Case, Setting
+from e2e.growth.transactions import TRANSACTION_CASES
 from e2e.harness.checks import Check, at_most, none_of, refused
 from e2e.harness.command import Outcome
 from e2e.harness.rocketmq_calls import POLLS_A_CHANNEL, Consumer, channel_to
@@ -34,6 +37,7 @@ HELD_MB: Final = 150.0
 HELD_BYTES: Final = 10.0
 HELD_FREEZE_MS: Final = 5.0
 DUE_MS: Final = 50.0
+FIFO_US: Final = 2.0
 _QUEUES_A_TOPIC: Final = 1_024
 _STATE_S: Final = 900.0
 _AT_ONCE: Final = 256
@@ -41,26 +45,6 @@ _MESSAGES: Final = 60
 _POLL_S: Final = 60.0
 _LEASE_S: Final = 45.0
 _STORM_S: Final = 60.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """Where and how large.
-
-    Attributes:
-        work: A directory for data, one below it a case.
-        scale: 1 for what must be shown; less to try the drivers, and the lines mean nothing.
-    """
-
-    work: Path
-    scale: float
-
-    def size(self, full: int) -> int:
-        """Return a size at this scale."""
-        return max(1, round(full * self.scale))
-
-
-Case = Callable[[Setting], Awaitable[Outcome]]
 
 
 # -- the state alone, in processes of their own ---------------------------------------------------
@@ -94,6 +78,16 @@ async def state(setting: Setting) -> Outcome:
         at_most("state: freeze of 10,000,000 held", held["freeze_ms"], HELD_FREEZE_MS, "ms"),
         at_most("state: a step, 1,000,000 due in a second", due["longest_step_ms"], DUE_MS, "ms"),
         at_most("state: a release of 1,024", due["longest_release_ms"], DUE_MS, "ms"),
+    ]
+    fifo = await _in_process(outcome, "fifo", setting.size(200_000))
+    outcome.lines += [
+        at_most(
+            f"state: a FIFO message of {groups} groups beside NORMAL",
+            round(fifo[f"fifo_{groups}_groups_us"] - fifo[beside], 2),
+            FIFO_US,
+            "us",
+        )
+        for groups, beside in (("10", "normal_us"), ("1000", "normal_by_8_us"))
     ]
     ids, groups = outcome.figures["client-ids"], outcome.figures["groups"]
     outcome.lines += [
@@ -406,4 +400,7 @@ CASES: Final[dict[str, Case]] = {
     "groups": groups,
     "polls": polls,
     "storm": storm,
+    **DUE_CASES,
+    **FILTER_CASES,
+    **TRANSACTION_CASES,
 }

@@ -27,6 +27,7 @@ _HTTP: Final = 300
 """The metrics' ports, behind the client ports of `dledger dev`."""
 _PROBE_S: Final = 0.02
 _STATUS_S: Final = 5.0
+_PUBLISHED_S: Final = 2.5
 _SNAPSHOT_S: Final = 120.0
 _MIB: Final = 1 << 20
 TOPIC: Final = "probe"
@@ -64,8 +65,13 @@ class MeasuredGroup:
         self.dev = group
         self.peak_mb = 0.0
 
-    async def mark(self) -> Mark:
-        """Return how it is now."""
+    async def mark(self, *, settled: bool = False) -> Mark:
+        """Return how it is now; *settled*: with all that came to pass in the last second.
+
+        Nodes publish their metrics once a second.
+        """
+        if settled:
+            await asyncio.sleep(_PUBLISHED_S)
         terms = await asyncio.gather(*map(_term, self.dev.admins))
         numbers = range(len(self.dev.admins))
         turns = await asyncio.gather(*(asyncio.to_thread(self._turns, n) for n in numbers))
@@ -84,9 +90,12 @@ class MeasuredGroup:
 
     def waiting_polls(self) -> int:
         """Return how many polls wait at all nodes, as they published within the last second."""
+        return int(self.total("dledger_waiting_polls"))
+
+    def total(self, name: str) -> float:
+        """Return the sum of a metric over all nodes."""
         numbers = range(len(self.dev.admins))
-        found = [each for n in numbers for each in self._samples(n, "dledger_waiting_polls")]
-        return int(sum(each.value for each in found))
+        return sum(each.value for n in numbers for each in self._samples(n, name))
 
     def _samples(self, number: int, name: str) -> list[Sample]:
         """Return the samples of a metric; none if the node does not answer."""

@@ -31,6 +31,7 @@ from dledger.broker.results import Received
 from dledger.broker.state import BrokerState
 from dledger.errors import DledgerError
 from dledger.types import Entry, EntryKind
+from e2e.growth.fifo_state import fifo
 
 _MINUTES: Final = 62
 """An hour, and a little."""
@@ -253,6 +254,11 @@ def due(feed: Feed, size: int) -> Figures:
     return figures | _snapshot(feed)
 
 
+def fifo_messages(feed: Feed, size: int) -> Figures:
+    """So many messages of a FIFO topic, beside a NORMAL one."""
+    return fifo(feed, size) | _snapshot(feed)
+
+
 def _hold(held: HeldMessages, due_ms: int, n: int) -> None:
     """Hold the n-th message: a kilobyte, in a command of its own, 64 of them an entry."""
     start = 5 + (n & 63) * 1130
@@ -303,6 +309,7 @@ DIMENSIONS: Final[dict[str, Callable[[Feed, int], Figures]]] = {
     "leases": leases,
     "held": held_messages,
     "due": due,
+    "fifo": fifo_messages,
 }
 
 

@@ -45,14 +45,16 @@ def receive_request(
     limit: int = 32,
     wait_s: float = 0.0,
     invisible_s: float = 0.0,
+    sql: str = "",
     **more: Any,
 ) -> Any:
-    """Return the request that polls once; *more* are fields of it."""
+    """Return the request that polls once, with a SQL92 filter or none; *more* are fields of it."""
+    kinds = definition.FilterType
     request = service.ReceiveMessageRequest(
         group=definition.Resource(name=group),
         message_queue=definition.MessageQueue(topic=definition.Resource(name=topic), id=queue_id),
         filter_expression=definition.FilterExpression(
-            type=definition.FilterType.TAG, expression="*"
+            type=kinds.SQL if sql else kinds.TAG, expression=sql or "*"
         ),
         batch_size=limit,
         **more,
@@ -71,8 +73,10 @@ def code_name(answer: Any) -> str:
 class Consumer:
     """One client id on a channel, which others may share."""
 
-    def __init__(self, channel: grpc.aio.Channel, client_id: str, topic: str, group: str) -> None:
-        self._client_id = client_id
+    def __init__(
+        self, channel: grpc.aio.Channel, client_id: str, topic: str, group: str, sql: str = ""
+    ) -> None:
+        self._client_id, self._sql = client_id, sql
         self._numbers = itertools.count(1)
         self._topic = definition.Resource(name=topic)
         self._group = definition.Resource(name=group)
@@ -112,6 +116,7 @@ class Consumer:
             limit=limit,
             wait_s=wait_s,
             invisible_s=invisible_s,
+            sql=self._sql,
             attempt_id=f"{self._client_id}-{next(self._numbers)}",
         )
         found: list[Any] = []

@@ -169,11 +169,19 @@ class SeveralQueues(InvalidArgument):
 class UnknownTopic(Refused):
     """The topic does not exist, and was not to be created on demand, or was deleted."""
 
-    def __init__(self, topic: str, *, node: str = "HOST:PORT") -> None:
-        """Say how to make it; *node* is a client port of the group, which is any node's."""
+    def __init__(self, topic: str, *, node: str = "HOST:PORT", kind: str = "") -> None:
+        """Say how to make it.
+
+        Args:
+            topic: Its name.
+            node: A client port of the group, which is any node's.
+            kind: The type of the messages that were for it; "": of none, or NORMAL.
+        """
+        option = f" --type {kind}" if kind else ""
+        made = "a first use makes NORMAL ones only" if kind else "its first use makes it"
         super().__init__(
-            f"topic {topic!r} does not exist; create it with `dledger topic create {topic} "
-            f"--endpoint {node}` (with autoCreateTopics on, its first use makes it)"
+            f"topic {topic!r} does not exist; create it with `dledger topic create {topic}{option} "
+            f"--endpoint {node}` (with autoCreateTopics on, {made})"
         )
         self.topic = topic
 

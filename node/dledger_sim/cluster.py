@@ -18,6 +18,7 @@ from dledger.raft.messages import AppendRequest, Message, VoteRequest
 from dledger.raft.quorum import Electorate
 from dledger.replica.driver import Driver
 from dledger.replica.reports import ReportRequest, ReportResponse
+from dledger.rocketmq.half_checks import HalfChecks
 from dledger.types import Entry, Membership, NodeId, Role
 from dledger_sim.checkers import (
     Commitment,
@@ -33,6 +34,7 @@ from dledger_sim.checkers import (
 )
 from dledger_sim.clients import Answer, Producer, create_topics, is_error, keeper
 from dledger_sim.compacted import CompactedTopics
+from dledger_sim.consumed import Consumed
 from dledger_sim.fates import Fates
 from dledger_sim.lived import LivedHours, check_not_ahead
 from dledger_sim.loop import MS, Clock, S
@@ -40,6 +42,7 @@ from dledger_sim.network import Links, PeerRecords
 from dledger_sim.options import Options
 from dledger_sim.process import GROUP, START_MS, Process, founding_entry, member, members
 from dledger_sim.room import check_has_room, check_not_in_vain
+from dledger_sim.streams import Streams
 
 _CLIENT_DELAY_US = 2 * MS
 _CALM_JOB_US = 5 * MS
@@ -77,6 +80,8 @@ class Cluster:
         self.lived = LivedHours(options.kept_hours)
         self.compacted = CompactedTopics()
         self.fates = Fates()
+        self.streams = Streams(self)
+        self.consumed = Consumed()
         self._kept_from = 1
         self.votes = Votes()
         self._found()
@@ -433,6 +438,10 @@ class Cluster:
         """Return where a node can ask for entries that its disk has lost."""
         return PeerRecords(process, self.processes, self.links, self.clock)
 
+    def half_checks(self, process: Process) -> HalfChecks:
+        """Return what asks producers about transactions while a process leads."""
+        return self.streams.checks(process)
+
     def opened(self, process: Process) -> None:
         """Check what a starting process finds on its disk."""
         self.history.opened(process)
@@ -449,8 +458,10 @@ class Cluster:
         self.log_time.applied(entry, self.clock.now_us // 1000)
         if self.options.rounds:
             self.compacted.apply(process, entry, results)
-        if self.options.timed:
+        if self.options.timed or self.options.halves:
             self.fates.apply(entry, results, START_MS + self.clock.now_us // MS)
+        if self.options.typed:
+            self.consumed.apply(entry, results, process.state.broker.time.lived_ms)
         self._went(process, entry)
 
     def _went(self, process: Process, entry: Entry) -> None:

@@ -17,7 +17,7 @@ _LATER: Final = (
     "storm=", "crash_voting=", "depose_s=", "slow_s=", "body_bytes=", "consumes=", "kept_hours=",
     "leap_s=", "drift=", "all_wrong=", "os_buffer=", "lone_cut_s=", "put_back_s=", "volume_kib=",
     "quota=", "inodes_s=", "neighbour_s=", "rounds=", "lag_ms=", "tombstone_ms=",
-    "timed=", "halves=",
+    "timed=", "halves=", "typed=",
 )  # fmt: skip
 """Fields that no draw begins with, since they came later."""
 
@@ -114,6 +114,7 @@ class Options:
             compacted topic comes and goes.
         timed: Whether messages are sent to be delivered later, and some are recalled.
         halves: Whether messages of transactions are sent, and committed or rolled back.
+        typed: Whether topics of each type are sent to, and consumer groups read and seek in them.
         lag_ms: Age below which no message of a compacted topic goes.
         tombstone_ms: Age below which no tombstone of it does.
     """
@@ -182,6 +183,7 @@ class Options:
     rounds: bool = False
     timed: bool = False
     halves: bool = False
+    typed: bool = False
     lag_ms: int = 3_600_000
     tombstone_ms: int = 86_400_000
 
@@ -380,7 +382,7 @@ def _key(drawn: Options) -> str:
 FAULTS: Final = tuple(
     one.name
     for one in fields(Options)
-    if one.name not in ("storm", "consumes", "timed", "halves")
+    if one.name not in ("storm", "consumes", "timed", "halves", "typed")
     and (one.default is False or isinstance(one.default, float))
 )
 """The fields of `Options` that are faults (or, as *tight*, make things harder)."""

@@ -25,6 +25,7 @@ from dledger.common.metrics import NodeMetrics
 from dledger.common.work_thread import Done
 from dledger.errors import NodeRemoved, StorageError
 from dledger.peers.handshake import ClientAddress
+from dledger.peers.peers import Peers
 from dledger.raft import invariants
 from dledger.raft.config import RaftConfig
 from dledger.raft.messages import Message
@@ -39,6 +40,7 @@ from dledger.replica.retention import RetentionPolicy
 from dledger.replica.room_keeper import RoomConfig
 from dledger.replica.scrubber import Scrubber
 from dledger.replica.snapshots import Snapshots
+from dledger.rocketmq.half_checks import HalfChecks
 from dledger.server.config import ELECTION_TIMEOUT_TICKS, HEARTBEAT_TICKS
 from dledger.server.engine import NodeEngine
 from dledger.store.commit_log import CommitLog
@@ -103,6 +105,9 @@ class World(Protocol):
 
     def records(self, process: Process) -> Source:
         """Return where a node can ask for entries that its disk has lost."""
+
+    def half_checks(self, process: Process) -> HalfChecks:
+        """Return what asks producers about transactions while a process leads."""
 
     def opened(self, process: Process) -> None:
         """Take note of what a starting process finds on its disk."""
@@ -346,6 +351,8 @@ class Process:
         self._keep_doing(refetcher.run)
         if self._world.options.timed:
             self._keep_doing(Firing(engine_of(self), self._metrics).run)
+        if self._world.options.halves:
+            self._keep_doing(self._world.half_checks(self).run)
         scrubber = Scrubber(
             self.log, bytes_per_s=1 << 20, on_failed=self.driver.disk_failed, metrics=self._metrics
         )
@@ -481,14 +488,14 @@ class Process:
         self._world.died(self, error)
 
 
-def engine_of(process: Process) -> NodeEngine:
-    """Return what asks a node as its services do; who else is there is not known to it."""
+def engine_of(process: Process, peers: Peers | None = None) -> NodeEngine:
+    """Return what asks a node as its services do; who else is there only *peers* know."""
     engine = NodeEngine(
         group=GROUP,
         name=process.member.name,
         node_id=process.id,
         state=process.state.broker,
-        peers=cast("Any", None),
+        peers=peers or cast("Any", None),
         clients=ClientAddress(host=process.id, port=0, tls_port=0),
     )
     engine.attach(process.driver)

@@ -20,6 +20,7 @@ from dledger_sim.audit import audit
 from dledger_sim.checkers import StuckError
 from dledger_sim.clients import KEPT, Consumer, Maker, Prober
 from dledger_sim.cluster import Cluster
+from dledger_sim.consuming import Consuming
 from dledger_sim.erasers import Erasers
 from dledger_sim.halves import Halves
 from dledger_sim.loop import MS, S
@@ -59,6 +60,10 @@ class Outcome:
         erased: Messages of theirs that were erased.
         timed: Messages that were held and delivered when they were due.
         ended: Transactions of which somebody was told how they ended.
+        asked: Questions about transactions that their producers got.
+        consumed: Messages of topics of all types that consumer groups were given.
+        sought: Seeks of consumer groups.
+        moved: Messages that became dead letters.
     """
 
     seed: int
@@ -76,6 +81,10 @@ class Outcome:
     erased: int
     timed: int
     ended: int
+    asked: int
+    consumed: int
+    sought: int
+    moved: int
 
     def counts(self) -> dict[str, int]:
         """Return what is summed up for many runs."""
@@ -91,6 +100,10 @@ class Outcome:
             "messages erased": self.erased,
             "messages delivered at their time": self.timed,
             "transactions ended": self.ended,
+            "questions about them": self.asked,
+            "messages given to groups": self.consumed,
+            "seeks": self.sought,
+            "dead letters": self.moved,
         }
 
 
@@ -115,6 +128,7 @@ class Run:
         self._erasers = Erasers(self.cluster)
         self._timers = Timers(self.cluster)
         self._halves = Halves(self.cluster)
+        self._consuming = Consuming(self.cluster)
 
     def run(self) -> Outcome:
         """Run to the end.
@@ -148,8 +162,12 @@ class Run:
             stranded=self._stranded,
             let_go=cluster.compacted.let_go,
             erased=cluster.compacted.erased,
-            timed=len(cluster.fates.delivered),
+            timed=len(cluster.fates.delivered - {*cluster.fates.half_of.values()}),
             ended=len(self._halves.ended),
+            asked=self._halves.asked,
+            consumed=cluster.consumed.received,
+            sought=cluster.consumed.sought,
+            moved=cluster.consumed.moved,
         )
 
     def _start_rounds(self) -> None:
@@ -160,6 +178,8 @@ class Run:
             self._timers.start()
         if self.options.halves:
             self._halves.start()
+        if self.options.typed:
+            self._consuming.start()
 
     def _recover(self) -> int | None:
         """Demand that a healed group goes on; returns the entry for which it rightly cannot."""
@@ -336,19 +356,31 @@ class Run:
             lambda: all(producer.is_idle for producer in cluster.producers),
             "requests stay unanswered",
         )
+        self._demand_held_and_consumed()
         cluster.within(
             _WHOLE_S + rest_s, cluster.is_whole, "the nodes do not apply the same entries"
         )
         if self.options.timed:
-            self._timers.demand_delivered()
-            cluster.within(_WHOLE_S, cluster.is_whole, "the nodes do not apply the same entries")
             self._timers.audit(cluster.members())
         if self.options.halves:
             self._halves.audit(cluster.members())
+        if self.options.typed:
+            self._consuming.audit(cluster.members())
         audit(cluster.members(), cluster.producers, cluster.compacted.find_gone(KEPT))
         if self.options.rounds:
             for process in cluster.members():
                 cluster.compacted.check(process)
+
+    def _demand_held_and_consumed(self) -> None:
+        """Let what is held go, or end, and consumers get it."""
+        if self.options.typed:
+            self._consuming.settle()
+        if self.options.timed:
+            self._timers.demand_delivered()
+        if self.options.halves:
+            self._halves.demand_ended()
+        if self.options.typed:
+            self._consuming.drain()
 
     def _cut_power(self) -> None:
         """Cut the power of all nodes under load, and audit once more."""

@@ -7,7 +7,6 @@ due is delivered.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from dledger.broker.commands import CancelHeld, CreateTopic
@@ -17,13 +16,12 @@ from dledger.broker.message import Columns
 from dledger.broker.produce import encode_produce
 from dledger.broker.results import HeldCancelled, Produced
 from dledger.broker.topics import DELAY
-from dledger.errors import DledgerError, Refused
 from dledger.types import Typed
+from dledger_sim.asking import Asker
 from dledger_sim.audit import ids_stored
 from dledger_sim.checkers import ViolationError
 from dledger_sim.loop import MS, S
 from dledger_sim.process import START_MS, Process
-from dledger_sim.rounds import Caller
 
 if TYPE_CHECKING:
     from dledger_sim.cluster import Cluster
@@ -33,17 +31,18 @@ _CLIENT: Final = "timers"
 _AHEAD_MS: Final = (-200, 4_000)
 """How long after they are sent messages are due."""
 _BATCH: Final = 3
+_QUEUES: Final = 2
 _RECALLS: Final = 0.3
-_MOST_TRIES: Final = 20
-_PAUSE_US: Final = 300 * MS
 _DELIVERED_S: Final = 30
 
 
-class Timers(Caller):
+class Timers(Asker):
     """All who send such messages."""
 
     def __init__(self, cluster: Cluster) -> None:
-        super().__init__(cluster, _CLIENT)
+        super().__init__(
+            cluster, _CLIENT, CreateTopic(name=TIMED, type=DELAY.name, queues=_QUEUES).encode()
+        )
         self._made = 0
         self._told: dict[str, tuple[int, int]] = {}
         self._recalled: dict[str, bool] = {}
@@ -58,7 +57,7 @@ class Timers(Caller):
         right_ms = START_MS + self.cluster.clock.now_us // MS
         ids = [f"{self._made}.{row}" for row in range(self.rng.randint(1, _BATCH))]
         due_ms = [right_ms + self.rng.randint(*_AHEAD_MS) for _ in ids]
-        stored = await self._ask(_encode_held(ids, due_ms))
+        stored = await self.commit(_encode_held(ids, due_ms))
         if not isinstance(stored, Produced):
             return
         places = list(zip(stored.queue_ids, stored.offsets, strict=True))
@@ -73,29 +72,11 @@ class Timers(Caller):
         queue_id, packed = self._told[message_id]
         if queue_id != HELD_QUEUE:
             return
-        answer = await self._ask(CancelHeld(refs=(Ref.unpack(packed),)).encode(), grows=False)
+        answer = await self.commit(CancelHeld(refs=(Ref.unpack(packed),)).encode(), grows=False)
         if isinstance(answer, HeldCancelled):
             is_recalled = answer.before[0] in (Fate.HELD, Fate.CANCELLED)
             if answer.before[0] is not Fate.UNKNOWN:
                 self._recalled[message_id] = is_recalled
-
-    async def _ask(self, command: bytes, *, grows: bool = True) -> object | None:
-        """Have a command committed, asking until it is; None: nobody said so."""
-        for _ in range(_MOST_TRIES):
-            try:
-                return await self.ask(partial(_propose, command=command, grows=grows))
-            except Refused:
-                await self._make()
-            except DledgerError:
-                await self.sleep(1, _PAUSE_US)
-        return None
-
-    async def _make(self) -> None:
-        command = CreateTopic(name=TIMED, type=DELAY.name, queues=2).encode()
-        try:
-            await self.ask(partial(_propose, command=command, grows=True))
-        except DledgerError:
-            await self.sleep(1, _PAUSE_US)
 
     def demand_delivered(self) -> None:
         """Demand that all that is due is delivered, and that what senders were told is so."""
@@ -103,7 +84,8 @@ class Timers(Caller):
 
         def nothing_held() -> bool:
             serving = cluster.serving()
-            return bool(serving) and not any(one.state.broker.held.count for one in serving)
+            held = [one.state.broker.held for one in serving]
+            return bool(serving) and not any(each.count - each.halves for each in held)
 
         cluster.within(_DELIVERED_S, nothing_held, "messages that are due are not delivered")
         for message_id, (queue_id, packed) in self._told.items():
@@ -126,10 +108,6 @@ class Timers(Caller):
             if message_id in seen or self._recalled.get(message_id):
                 raise ViolationError(f"{message_id} is delivered twice, or was recalled")
             seen.add(message_id)
-
-
-async def _propose(process: Process, *, command: bytes, grows: bool) -> object:
-    return await process.driver.propose(command, grows=grows)
 
 
 def _encode_held(ids: Sequence[str], due_ms: Sequence[int]) -> bytes:

@@ -144,6 +144,19 @@ def _transactions(drawn: Options, rng: Random) -> Options:
     )
 
 
+def _types(drawn: Options, rng: Random) -> Options:
+    """Topics of every type beside each other, with all that the two worlds before have."""
+    return replace(
+        _timers(drawn, rng),
+        halves=True,
+        typed=True,
+        clients=1,
+        window=1,
+        batch=4,
+        depose_s=rng.choice((0.5, 1.0)),
+    )
+
+
 def _busy(drawn: Options) -> Options:
     calm = drawn.without(*_ENDS, *_HOLDS, *_DAMAGES, *_MEMBERS, "tight", "loss", "straggle")
     return replace(
@@ -172,6 +185,7 @@ WORLDS: Final[Mapping[str, Callable[[Options, Random], Options]]] = {
     "rounds": _rounds,
     "timers": _timers,
     "transactions": _transactions,
+    "types": _types,
 }
 """By the name that ``--world`` takes; seeds draw most of them, `Options.of` has the last one."""
 
@@ -184,6 +198,7 @@ DRAWN: Final[Mapping[str, float]] = {
     "neighbour": 0.03,
     "timers": 0.05,
     "transactions": 0.03,
+    "types": 0.05,
 }
 """Which part of the runs that are no storms seeds make one of each world."""
 

@@ -20,7 +20,7 @@ from e2e.bench.typed_failover import (
     SteadyPlan,
     typed_failover_rows,
 )
-from e2e.bench.typed_judging import Got, Sent, count_overtaken, got_of, judge, sent_of
+from e2e.bench.typed_judging import Got, Sent, count_disordered, got_of, judge, sent_of
 from e2e.bench.typed_sends import (
     DELAY_256,
     FIFO_256,
@@ -91,9 +91,9 @@ def test_lateness_before_the_fault_is_told_by_itself() -> None:
 
 def test_order_is_that_of_a_message_group_and_of_first_deliveries() -> None:
     """Groups may overtake each other; what comes again, and what was refused, breaks nothing."""
-    assert count_overtaken([(0, 0), (1, 5), (0, 1), (1, 6)]) == 0
-    assert count_overtaken([(0, 1), (0, 0), (0, 2)]) == 1
-    assert count_overtaken([(0, 2), (0, 0), (0, 1)]) == 2
+    assert count_disordered([(0, 0), (1, 5), (0, 1), (1, 6)]) == 0
+    assert count_disordered([(0, 1), (0, 0), (0, 2)]) == 1
+    assert count_disordered([(0, 2), (0, 0), (0, 1)]) == 2
     sent = [Sent(key=(0, n), due_ms=0, ended_ms=n, error="no" * (n == 1)) for n in range(3)]
     keys = [(0, 0), (0, 2), (0, 0), (0, 1)]
 

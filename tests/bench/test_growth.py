@@ -9,8 +9,9 @@ import pytest
 
 from e2e.growth import __main__ as command
 from e2e.growth import state
-from e2e.growth.cases import CASES, Setting
+from e2e.growth.cases import CASES
 from e2e.growth.measures import longest_turn_s
+from e2e.growth.setting import Setting
 from e2e.harness.checks import at_most, failed, none_of, refused, table
 from e2e.harness.command import Outcome
 

@@ -235,6 +235,22 @@ def test_what_is_delivered_goes_on_in_the_order_of_its_queues() -> None:
     assert log.state.take_changes().arrived == {("t", 0)}
 
 
+def test_what_is_held_no_longer_is_passed_over() -> None:
+    """Two leaders let the same go; one message was recalled before."""
+    log = _log()
+    refs = _hold(log, *_TWO)
+    log.append(CancelHeld(refs=(refs[0],)).encode())
+
+    (first,) = log.append(_release(refs, *_TWO))
+    (again,) = log.append(_release(refs, *_TWO))
+
+    assert isinstance(first, HeldReleased)
+    assert isinstance(again, HeldReleased)
+    assert first.before == (Fate.CANCELLED, Fate.HELD)
+    assert again == HeldReleased(before=(Fate.CANCELLED, Fate.DELIVERED), stored=None)
+    assert sum(queue.count for queue in log.state.topics.queues("t")) == 1
+
+
 def test_a_queue_that_is_not_there_refuses_the_release() -> None:
     """Nothing is taken away then."""
     log = _log()

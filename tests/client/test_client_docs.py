@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from dledger.common.limits import (
     FIRST_INVISIBLE_MS,
     MAX_BODY_BYTES,
 )
+from e2e.clients.sdks import SDKS
 from tests.requests.memory_group import memory_group
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,6 +30,15 @@ LANGUAGES = {
     "nodejs/hello.js": "js",
     "rust/src/main.rs": "rust",
 }
+TYPED = {
+    "python": "message_types.py",
+    "java": "java/MessageTypes.java",
+    "go": "go/messagetypes/main.go",
+    "js": "nodejs/message_types.js",
+    "rust": "rust/src/bin/message_types.rs",
+}
+"""The programs for each type of messages, by what their blocks on the page are called."""
+SECTIONS = ("FIFO topics", "PRIORITY topics", "Messages with a delivery time", "Transactions")
 
 
 @pytest.mark.parametrize("program", LANGUAGES)
@@ -42,10 +53,71 @@ def test_page_shows_every_program_and_its_client() -> None:
     files = {str(path.relative_to(PROGRAMS)) for path in PROGRAMS.rglob("*") if path.is_file()}
     versions = re.findall(r"^\| \[.*?\]\(#\w+\) \| `(\S+)` (\S+) \|", PAGE, re.MULTILINE)
 
-    assert files == LANGUAGES.keys() | {"rust/Cargo.toml"}
+    assert files == LANGUAGES.keys() | set(TYPED.values()) | {"rust/Cargo.toml"}
     assert len(versions) == len(LANGUAGES)
     for name, version in versions:
         assert re.search(rf'{name}(?:==|:|@v?| = "){re.escape(version)}\b', PAGE), name
+
+
+def _section(title: str) -> str:
+    _, _, rest = PAGE.partition(f"\n### {title}\n")
+    return (
+        re.split(r"\n##", rest)[0]
+        if rest
+        else re.split(r"\n## ", PAGE.split(f"## {title}\n")[1])[0]
+    )
+
+
+def _shown(text: str) -> dict[str, str]:
+    """Return the block of each language that a section shows."""
+    blocks = re.findall(r"```(\w+)\n(.*?)```", text, re.DOTALL)
+    return {language: block for language, block in blocks if language in TYPED}
+
+
+@pytest.mark.parametrize("title", [*SECTIONS, "SQL92 filters"])
+def test_lines_of_each_type_are_those_of_the_programs(title: str) -> None:
+    """In every language whose client has the type; whatever they are indented by there."""
+    shown = _shown(_section(title))
+    priority_is_lacking = {"rust"} if title.startswith("PRIORITY") else set()
+
+    assert shown.keys() == TYPED.keys() - priority_is_lacking
+    for language, block in shown.items():
+        lines = (PROGRAMS / TYPED[language]).read_text("utf-8").splitlines()
+        for part in block.strip("\n").split("\n\n"):
+            assert _is_in(lines, part.split("\n")), part
+
+
+def _is_in(lines: list[str], part: list[str]) -> bool:
+    """Whether *part* is a stretch of *lines*, but for what all of it is indented by."""
+    return any(
+        textwrap.dedent("\n".join(lines[at : at + len(part)])).split("\n") == part
+        for at in range(len(lines))
+    )
+
+
+def test_table_of_types_has_the_words_of_the_programs() -> None:
+    """Each word is in the program of its language; what a client lacks, so says what tests it."""
+    rows = re.findall(
+        r"^\| (.+?) \|$", _section("A program for each type of messages"), re.MULTILINE
+    )
+    kinds, _, *programs = (row.split(" | ") for row in rows)
+
+    assert kinds[1:] == ["FIFO", "DELAY", "its recall", "TRANSACTION", "PRIORITY"]
+    lacking = set()
+    for language, (_, *cells) in zip(TYPED, programs, strict=True):
+        program = (PROGRAMS / TYPED[language]).read_text("utf-8")
+        for kind, cell in zip(kinds[1:], cells, strict=True):
+            words = re.findall(r"`(.+?)`", cell)
+            assert all(word in program for word in words), (kind, language)
+            lacking |= {(kind, language)} if cell == "**none**" else set()
+    assert lacking == {
+        ("its recall", "rust"),
+        *(("PRIORITY", each) for each in _without_priority()),
+    }
+
+
+def _without_priority() -> list[str]:
+    return [name for name, sdk in SDKS.items() if "program_priority" in sdk.gaps]
 
 
 def test_figures_of_the_page_are_those_of_the_node() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from e2e.bench.java import digest_of
 from e2e.clients import __main__ as command
-from e2e.clients import away
+from e2e.clients import away, programs
 from e2e.clients.builds import SOURCES, TOOLS, MissingTool, missing
 from e2e.clients.cases import CASES, MOST_BYTES, WITH_TLS
 from e2e.clients.drivers import ClientFailed, driver, expected_body
@@ -108,7 +108,7 @@ def test_every_language_has_a_driver_and_what_pins_it() -> None:
 
 def test_gaps_and_tls_cases_are_cases() -> None:
     """A case that was renamed would leave its gap behind."""
-    known = {*CASES, *away.CASES, "swallowed"}
+    known = {*CASES, *programs.CASES, *away.CASES, "swallowed"}
 
     assert {gap for sdk in SDKS.values() for gap in (*sdk.gaps, *sdk.chances)} <= known
     assert set(WITH_TLS) <= set(CASES)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from e2e.clients.judging import (
@@ -16,6 +18,7 @@ from e2e.clients.judging import (
     not_once,
     with_leader_s,
 )
+from e2e.clients.loads import TYPES, plan_send
 
 KEYS = [str(number) for number in range(200)]
 SENT = [Sent(key=key, ended_s=number / 10) for number, key in enumerate(KEYS)]
@@ -24,15 +27,18 @@ STORED = dict.fromkeys(KEYS, 1)
 
 
 def _kept(figures: Figures) -> list[bool]:
-    """Return acknowledged, lost, stored twice, in time."""
     return [line.kept for line in lines("x", figures)]
+
+
+def _broken(figures: Figures) -> list[str]:
+    return [line.what.removeprefix("x: ") for line in lines("x", figures) if not line.kept]
 
 
 def test_a_calm_run_is_kept() -> None:
     """Every message stored once and delivered a second later."""
     figures = judge(SENT, GOT, STORED, [])
 
-    assert _kept(figures) == [True] * 4
+    assert all(_kept(figures))
     assert (figures.acked, figures.late, figures.redelivered, figures.errors) == (200, 0, 0, 0)
     assert figures.latest_s == pytest.approx(1)
     assert figures.longest_gap_s == pytest.approx(0.1)
@@ -43,7 +49,7 @@ def test_a_message_that_never_comes_is_lost_and_late() -> None:
     figures = judge(SENT, GOT[:-1], STORED, [])
 
     assert (figures.lost, figures.late) == (["199"], 1)
-    assert _kept(figures) == [True, False, True, True]
+    assert _broken(figures) == ["lost"]
 
 
 def test_a_message_that_is_not_in_the_log_is_lost() -> None:
@@ -58,7 +64,7 @@ def test_a_message_in_the_log_twice_is_stored_twice() -> None:
 
     assert judge(SENT, GOT, {**STORED, "7": 2}, []).stored_twice == ["7"]
     assert judge(failed, GOT, {**STORED, "199": 2}, []).stored_twice == ["199"]
-    assert _kept(judge(SENT, GOT, {**STORED, "7": 2}, [])) == [True, True, False, True]
+    assert _broken(judge(SENT, GOT, {**STORED, "7": 2}, [])) == ["stored twice"]
     again = judge(SENT, [*GOT, GOT[0]], STORED, [])
     assert (again.redelivered, again.stored_twice) == (1, [])
 
@@ -107,7 +113,77 @@ def test_a_run_in_which_nothing_was_acknowledged_is_not_kept() -> None:
     """It has lost nothing, and shown nothing."""
     failed = [Sent(key=key, ended_s=0, error="Unavailable") for key in KEYS]
 
-    assert _kept(judge(failed, [], {}, [])) == [False, True, True, False]
+    assert _broken(judge(failed, [], {}, [])) == ["acknowledged", "delivered in time"]
+
+
+def test_what_is_for_later_may_come_neither_early_nor_late() -> None:
+    """In its queue within 2 s by the time with a leader, whatever a consumer takes."""
+    sent = [Sent(key=key, ended_s=0.0, due_s=10.0) for key in ("a", "b", "c")]
+    at_s = {"a": 10.5, "b": 9.9, "c": 15.0}
+    got = [Got(key=key, at_s=when_s) for key, when_s in at_s.items()]
+    stored = dict.fromkeys(at_s, 1)
+
+    figures = judge(sent, got, stored, [], got)
+    assert (figures.early, figures.released_late, figures.late) == (["b"], ["c"], 0)
+    assert judge(sent, got, stored, [(11.0, 14.0)], got).released_late == []
+    assert judge(sent, got, stored, [], got[:-1]).released_late == ["c"]
+    assert len(_broken(figures)) == 2
+
+
+def test_a_message_group_keeps_its_order_in_the_log_and_at_its_consumer() -> None:
+    """A delivery that is repeated breaks none, nor does a send that failed, nor another group."""
+    sent = [Sent(key=f"{group}{n}", ended_s=n, group=group) for n in range(3) for group in "xy"]
+    keys = [each.key for each in sent]
+
+    def seen(got: list[str], stored: list[str], first: Sent = sent[0]) -> object:
+        deliveries = [Got(key=key, at_s=5.0 + n) for n, key in enumerate(got)]
+        return judge([first, *sent[1:]], deliveries, dict.fromkeys(stored, 1), []).out_of_order
+
+    assert seen([*keys, "x1"], keys) == []
+    assert seen(["y0", "y1", "y2", "x0", "x1", "x2"], keys) == []
+    assert seen(["x1", "x0", *keys[1:]], keys) == ["x0"]
+    assert seen(keys, ["x1", "x0", *keys[1:]]) == ["x0"]
+    failed = replace(sent[0], error="Unavailable")
+    assert seen(["x1", "x0", *keys[1:]], keys, failed) == []
+
+
+def test_what_was_rolled_back_is_nobodys() -> None:
+    """Neither in the log nor at a consumer; and nobody misses it."""
+    sent = [Sent(key="yes", ended_s=0), Sent(key="no", ended_s=0, wanted=False)]
+    got = [Got(key="yes", at_s=1)]
+
+    assert _broken(judge(sent, got, {"yes": 1}, [])) == []
+    assert _broken(judge(sent, got, {"yes": 1, "no": 1}, [])) == ["rolled back, and there"]
+    both = [*got, Got(key="no", at_s=1)]
+    assert judge(sent, both, {"yes": 1}, []).unwanted == ["no"]
+    assert _broken(replace(judge(sent, got, {"yes": 1}, []), unended=["a half"])) == [
+        "transactions left open"
+    ]
+
+
+def test_who_is_silent_is_asked_and_may_take_longer() -> None:
+    """Late is what takes more than its own time."""
+    sent = [Sent(key="asked", ended_s=0, most_s=300), Sent(key="ended", ended_s=0)]
+    got = [Got(key=each.key, at_s=60) for each in sent]
+
+    assert judge(sent, got, {"asked": 1, "ended": 1}, []).late == 1
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_each_type_has_a_load_of_its_own(kind: str) -> None:
+    """Its own words to the client, times in whole seconds ahead, and each message another key."""
+    plans = [plan_send(kind, writer, number, 100.4) for writer in (0, 1) for number in range(32)]
+
+    assert len({each.key for each in plans}) == len(plans)
+    assert all(each.options for each in plans) is (kind != "NORMAL")
+    assert {each.group for each in plans} == (
+        {f"{writer}-{n}" for writer in (0, 1) for n in range(4)} if kind == "FIFO" else {""}
+    )
+    if kind == "DELAY":
+        assert {each.due_s for each in plans} == set(range(103, 111))
+    if kind == "TRANSACTION":
+        ways = {(each.is_wanted, each.options.get("end")) for each in plans}
+        assert ways == {(True, "commit"), (True, None), (False, "rollback"), (False, None)}
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from dledger.checks.resources import client_id, group_name, topic_name
 from dledger.door import contract as door
 from dledger.errors import InvalidArgument, InvalidReceiptHandle, Refused
 from dledger.requests.recall_handles import RecallHandles
+from dledger.requests.transaction_ids import TransactionIds
 from dledger.rocketmq import telemetry
 from dledger.rocketmq.expressions import expression
 from dledger.rocketmq.receipts import Receipts as Handles
@@ -35,7 +36,6 @@ from dledger.rocketmq.receiving import (
     wait_of,
 )
 from dledger.rocketmq.send_requests import message_of, topic_of
-from dledger.rocketmq.transaction_ids import TransactionIds
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.requests import parsed
 from dledger.rpc.rocketmq_stubs import definition, service
@@ -166,14 +166,20 @@ class Appends(Protobuf):
     seeds = (
         pb.AppendRequest(topic="t", client_id="c", queue_id=-1, records=[_RECORD]),
         pb.AppendRequest(topic="t", client_id="c", records=[_RECORD, pb.Record(body=b"x")]),
+        pb.AppendRequest(topic="t", client_id="c", records=[_RECORD], deliver_at_ms=1),
+        pb.AppendRequest(
+            topic="t",
+            client_id="c",
+            records=[pb.Record(body=b"x", typed=pb.Typed(deliver_at_ms=n)) for n in (1, 2)],
+        ),
+        pb.AppendRequest(topic="t", client_id="c", records=[_RECORD], half=pb.Half()),
     )
 
     def feed(self, data: bytes) -> Hashable:
         request = parsed(pb.AppendRequest, data)
         check_name("topic", request.topic)
         command = command_of(request)
-        if not request.deliver_at_ms:  # what is to wait is no batch of the other door
-            doors_agree(command)
+        doors_agree(command)
         rows = rows_of(command)
         if [row.body for row in rows] != [record.body for record in request.records]:
             raise Broken("the log has other bodies than were sent")
@@ -373,7 +379,7 @@ class Telemetry(Protobuf):
     )
 
     def feed(self, data: bytes) -> Hashable:
-        answer = telemetry.answer_to(data)
+        answer = telemetry.answer_to(telemetry.command_of(data))
         if not answer:
             return "no answer"
         command = service.TelemetryCommand.FromString(answer)

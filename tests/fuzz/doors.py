@@ -69,6 +69,11 @@ _METHODS: Final[tuple[tuple[str, Any], ...]] = (
         ),
     ),
     ("/dledger.v1.Ledger/Append", clients.Appends.seeds[0]),
+    ("/dledger.v1.Ledger/Recall", pb.RecallRequest(topic="t", recall_handle="AQAAAAAAAAAA")),
+    (
+        "/dledger.v1.Ledger/EndTransaction",
+        pb.EndTransactionRequest(topic="t", transaction_id="AQAAAAAAAAAA", commits=True),
+    ),
     ("/dledger.v1.Ledger/Produce", None),
     ("/dledger.v1.Ledger/Read", pb.ReadRequest(topic="t")),
     ("/dledger.v1.Ledger/ReadBatches", pb.ReadRequest(topic="t")),

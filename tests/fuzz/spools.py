@@ -23,7 +23,7 @@ from dledger.spool.opening import limits_of, open_spool
 from dledger.spool.payload import Message, decode_message, encode_message, head_of
 from dledger.spool.requeue import ask, take_up
 from dledger.spool.spool import Spool
-from dledger.types import Record
+from dledger.types import Record, Typed
 from tests.fuzz.mutation import NUMBERS, TEXTS, json_bytes, mutated, nested, spoil
 from tests.fuzz.target import Broken, Target
 
@@ -54,6 +54,7 @@ def _message(number: int, client_id: str = "") -> Message:
             keys=("key",),
             properties={"name": "value"},
             born_at_ms=number,
+            typed=Typed(deliver_at_ms=number) if number % 2 else None,
         ),
     )
 
@@ -236,6 +237,7 @@ class SpoolMessages(Target):
                 keys=tuple(rng.choice(TEXTS) for _ in range(rng.randrange(3))),
                 properties={rng.choice(TEXTS): rng.choice(TEXTS) for _ in range(rng.randrange(3))},
                 born_at_ms=rng.choice([n for n in NUMBERS if -(2**63) <= n < 2**63]),
+                typed=rng.choice((None, Typed(message_group=rng.choice(TEXTS), deliver_at_ms=7))),
             ),
         )
         made = encode_message(message)

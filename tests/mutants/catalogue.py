@@ -42,6 +42,7 @@ from tests.mutants.table_mutants import TABLE_MUTANTS
 from tests.mutants.time_mutants import TIME_MUTANTS
 from tests.mutants.timer_mutants import TIMER_MUTANTS
 from tests.mutants.transaction_mutants import TRANSACTION_MUTANTS
+from tests.mutants.type_mutants import TYPE_MUTANTS
 from tests.mutants.witness_mutants import WITNESS_MUTANTS
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -69,6 +70,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *ERASED_MUTANTS,
     *FIFO_MUTANTS,
     *PRIORITY_MUTANTS,
+    *TYPE_MUTANTS,
     *FILTER_MUTANTS,
     *ANSWER_MUTANTS,
     *DOOR_MUTANTS,

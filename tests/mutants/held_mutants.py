@@ -8,7 +8,9 @@ _MODEL = "tests/broker/test_held.py"
 _COMMANDS = "tests/broker/test_held_commands.py"
 _DUE = "tests/broker/test_due_slots.py"
 _ROLLER = "tests/replica/test_held_roller.py"
+_ROOM_KEEPER = "tests/replica/test_room_keeper.py"
 _PLACES = "tests/pipeline/test_held_messages.py"
+_SHARE = "tests/server/test_holding_share.py"
 
 HELD_MUTANTS = (
     Mutant(
@@ -49,7 +51,7 @@ HELD_MUTANTS = (
         old="        rows = [row for row, each in enumerate(before) if each is Fate.HELD]\n",
         new="        rows = [*range(len(before))]\n",
         why="a recalled message is delivered, and a released one again",
-        checks=(_MODEL, _COMMANDS),
+        checks=(_COMMANDS,),
     ),
     Mutant(
         name="a topic of the name gets what another left",
@@ -162,7 +164,7 @@ HELD_MUTANTS = (
         old="        if queue_id == HELD_QUEUE:\n            return 0\n",
         new="",
         why="a node dies of a repeat that comes when the time is past",
-        checks=(_MODEL,),
+        checks=(_COMMANDS,),
     ),
     Mutant(
         name="what is due is looked for by the name of its hour",
@@ -221,6 +223,22 @@ HELD_MUTANTS = (
         checks=(_ROLLER,),
     ),
     Mutant(
+        name="what is held in several segments is copied at once",
+        file="replica/held_roller.py",
+        old="            index = min(index, sealed[with_held].last_index + 1)\n",
+        new="            index = min(index, sealed[-1].last_index + 1)\n",
+        why="copies take the room of the commands that would let the segments go",
+        checks=(_ROLLER,),
+    ),
+    Mutant(
+        name="no room is kept for copies of what is held",
+        file="replica/room_keeper.py",
+        old="            copies_bytes=held_bytes + segment_bytes if held_bytes else 0,\n",
+        new="            copies_bytes=0,\n",
+        why="a disk that users fill beside what is held stays full for good",
+        checks=(_ROOM_KEEPER,),
+    ),
+    Mutant(
         name="RETAIN is proposed for what is held back",
         file="replica/held_roller.py",
         old="        return first_index_without(sealed, self._state.held.first_entry)\n",
@@ -251,6 +269,23 @@ HELD_MUTANTS = (
         new="        if False:\n",
         why="a full disk is written over and over",
         checks=(_ROLLER,),
+    ),
+    Mutant(
+        name="a full disk takes what is for later",
+        file="server/engine.py",
+        old="        CommandType.PRODUCE_HELD,\n",
+        new="",
+        why="sends with a time fill the reserve with which a full disk is freed",
+        checks=(_SHARE,),
+    ),
+    Mutant(
+        name="what is due fills a full disk",
+        file="server/engine.py",
+        old="        CommandType.RELEASE_HELD,  # what is due waits for room: that it is late is "
+        "no loss\n",
+        new="",
+        why="an hour of timers fills the reserve with which a full disk is freed",
+        checks=(_SHARE,),
     ),
     Mutant(
         name="a copy of what was sent without an id has another one each time",

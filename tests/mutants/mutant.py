@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +39,7 @@ class Mutant:
         why: What goes wrong with it.
         checks: Tests to run, as pytest takes them; one of them fails.
         edge: Whether it is simulated runs of the edge that find it, rather than of the group.
+        world: Which worlds of the group's runs find it, if only they do.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Mutant:
     checks: tuple[str, ...] = ()
     package: str = "node"
     edge: bool = False
+    world: str = ""
 
     def path(self, copy: Path) -> Path:
         """Return the file in a copy of the package's directory."""
@@ -87,7 +89,7 @@ def judge(mutant: Mutant, *, seeds: int = SEEDS) -> Verdict:
         path.write_text(mutant.planted(path.read_text("utf-8")), "utf-8")
         caught_by = failing_test(copy, mutant.checks) if mutant.checks else ""
         if not caught_by and mutant.package == "node":
-            caught_by = _by_a_seed(copy, seeds, edge=mutant.edge)
+            caught_by = _by_a_seed(copy, seeds, _options_of(mutant))
     if caught_by.endswith(TIMED_OUT):
         _not_without_the_bug(mutant)
     return Verdict(mutant=mutant, caught_by=caught_by, elapsed_s=time.monotonic() - started_s)
@@ -124,19 +126,27 @@ def _not_without_the_bug(mutant: Mutant) -> None:
             raise RuntimeError(f"without any planted bug as well: {failed}")
 
 
-def _by_a_seed(node: Path, seeds: int, *, edge: bool) -> str:
-    seed = failing_seed(node, first=1, count=seeds, edge=edge) if seeds else None
+def _options_of(mutant: Mutant) -> list[str]:
+    """Return which simulated runs are to find it."""
+    return [
+        *(["--edge"] if mutant.edge else []),
+        *([f"--world={mutant.world}"] if mutant.world else []),
+    ]
+
+
+def _by_a_seed(node: Path, seeds: int, options: Sequence[str]) -> str:
+    seed = failing_seed(node, options, first=1, count=seeds) if seeds else None
     if seed is None:
         return ""
     with copy_of("node") as harmless:
-        if failing_seed(harmless, first=seed, count=1, edge=edge) is not None:
+        if failing_seed(harmless, options, first=seed, count=1) is not None:
             raise RuntimeError(f"simulator seed {seed} fails without any planted bug")
     return f"simulator seed {seed}"
 
 
-def failing_seed(node: Path, *, first: int, count: int, edge: bool = False) -> int | None:
+def failing_seed(node: Path, options: Sequence[str] = (), *, first: int, count: int) -> int | None:
     """Return which simulated run fails first; None if none does within the time limit."""
-    command = [sys.executable, "-m", "dledger_sim", "--jobs", "1", *(["--edge"] if edge else [])]
+    command = [sys.executable, "-m", "dledger_sim", "--jobs", "1", *options]
     result = _run([*command, "--first", str(first), "--seeds", str(count)], node, SEEDS_TIMEOUT_S)
     if result is None or result.returncode == 0:
         return None

@@ -75,11 +75,19 @@ PRIORITY_MUTANTS = (
     ),
     Mutant(
         name="a send with a priority makes its topic",
-        file="rocketmq/sending.py",
-        old="        is_normal = sending.kind == NORMAL.name\n",
-        new="        is_normal = bool(sending.kind)\n",
+        file="requests/topic_resolver.py",
+        old="        is_normal = kind == NORMAL.name\n",
+        new="        is_normal = bool(kind)\n",
         why="a topic is NORMAL for ever because somebody misspelt another",
         checks=(_DOORS,),
+    ),
+    Mutant(
+        name="a topic that is missing is said without its type",
+        file="requests/topic_resolver.py",
+        old='kind="" if is_normal else kind)',
+        new='kind="")',
+        why="who does what the refusal says makes a NORMAL topic, which refuses the message",
+        checks=("tests/rocketmq/test_topic_types_told.py",),
     ),
     Mutant(
         name="a spool forgets the priority",

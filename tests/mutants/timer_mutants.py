@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _DOOR = "tests/rocketmq/test_delayed_messages.py"
+_BATCHES = "tests/client/test_timed_batches.py"
 _FOUNDING = "tests/replica/test_founding.py"
 
 TIMER_MUTANTS = (
@@ -82,17 +83,17 @@ TIMER_MUTANTS = (
     ),
     Mutant(
         name="a recall handle is not checked",
-        file="requests/recall_handles.py",
-        old="        if not compare_digest(mac, self._mac(fields + named)):\n",
+        file="requests/signed_handles.py",
+        old="        if not compare_digest(raw[size : size + _MAC_BYTES], mac.digest()):\n",
         new="        if False:\n",
         why="whoever can count recalls the messages of others",
         checks=("tests/rocketmq/test_recall_handles.py",),
     ),
     Mutant(
         name="a recall handle is good for a topic that was made anew",
-        file="requests/recall_handles.py",
-        old='        about = f"recall\\0{topic}\\0{generation}\\0".encode()\n',
-        new='        about = f"recall\\0{topic}\\0".encode()\n',
+        file="requests/signed_handles.py",
+        old="{topic}\\0{generation}\\0",
+        new="{topic}\\0",
         why="a handle of a deleted topic recalls a message of its successor",
         checks=("tests/rocketmq/test_recall_handles.py",),
     ),
@@ -119,5 +120,37 @@ TIMER_MUTANTS = (
         new="    return False\n",
         why="a power cut amid the founding, and the restored log founds nothing for ever",
         checks=(_FOUNDING,),
+    ),
+    Mutant(
+        name="a batch is held by its first time",
+        file="services/batches.py",
+        old="    return encode_produce_held(Kind.TIMER, due_ms, command)\n",
+        new="    return encode_produce_held(Kind.TIMER, [due_ms[0]] * len(due_ms), command)\n",
+        why="what shares a batch comes early, or late",
+        checks=(_BATCHES,),
+    ),
+    Mutant(
+        name="a message without a time is taken among those that have one",
+        file="services/batches.py",
+        old="    if 0 in due_ms:\n",
+        new="    if False:\n",
+        why="a consumer of a topic for later gets what says of no time",
+        checks=(_BATCHES,),
+    ),
+    Mutant(
+        name="who shares a batch is told where the first is",
+        file="client/unanswered.py",
+        old=" != self.count or not all(answer.recall_handles):\n",
+        new=" != self.count:\n",
+        why="one that was delivered long ago is said to wait, and has a handle that is none",
+        checks=(_BATCHES,),
+    ),
+    Mutant(
+        name="what is copied meanwhile is looked for for ever",
+        file="services/finding.py",
+        old="                    if missed == rows[0].first:\n",
+        new="                    if False:\n",
+        why="one call keeps the leader busy as long as copies go on",
+        checks=("tests/services/test_finding.py",),
     ),
 )

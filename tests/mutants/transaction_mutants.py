@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
+_NATIVE = "tests/client/test_native_transactions.py"
 _DOOR = "tests/rocketmq/test_transactions.py"
 _STATE = "tests/broker/test_open_halves.py"
 
@@ -58,7 +59,7 @@ TRANSACTION_MUTANTS = (
     ),
     Mutant(
         name="the last end counts",
-        file="rocketmq/transactions.py",
+        file="requests/half_ends.py",
         old="    if before in (Fate.HELD, wanted):\n",
         new="    if before is not Fate.UNKNOWN:\n",
         why="who rolls back what was committed is told that it was rolled back",
@@ -66,7 +67,7 @@ TRANSACTION_MUTANTS = (
     ),
     Mutant(
         name="a repeated end is refused",
-        file="rocketmq/transactions.py",
+        file="requests/half_ends.py",
         old="    if before in (Fate.HELD, wanted):\n",
         new="    if before is Fate.HELD:\n",
         why="a commit whose answer was lost looks failed, and its producer undoes its work",
@@ -75,16 +76,16 @@ TRANSACTION_MUTANTS = (
     Mutant(
         name="who does not know yet rolls back",
         file="rocketmq/transactions.py",
-        old="        elif request.resolution == _ROLLBACK:\n",
-        new="        elif request.resolution != _COMMIT:\n",
+        old="        if request.resolution in (_COMMIT, _ROLLBACK):\n",
+        new="        if True:\n",
         why="Python's checker that says UNKNOWN loses the message",
         checks=(_DOOR,),
     ),
     Mutant(
         name="anybody may end any transaction",
-        file="rocketmq/transaction_ids.py",
-        old=" or not self._keyed or not compare_digest(mac, self._mac(fields)):\n",
-        new=":\n",
+        file="requests/signed_handles.py",
+        old="        if not compare_digest(raw[size : size + _MAC_BYTES], mac.digest()):\n",
+        new="        if not mac:\n",
         why="hours and slots can be guessed",
         checks=(_DOOR,),
     ),
@@ -151,5 +152,29 @@ TRANSACTION_MUTANTS = (
         new="            if False:\n",
         why="it is answered without an id, so that nobody can end it",
         checks=("tests/sidecar/test_sends.py",),
+    ),
+    Mutant(
+        name="a commit that failed is rolled back",
+        file="client/transactions.py",
+        old="        self._is_ended = True  # also if it fails",
+        new="        self._is_ended = commits and False  # also if it fails",
+        why="the program's own work is done, and nobody ever gets the message",
+        checks=(_NATIVE,),
+    ),
+    Mutant(
+        name="a half of our own client has a new id each time it is sent",
+        file="client/transactions.py",
+        old="        record = replace(record, message_id=self.message_id)\n",
+        new="        record = replace(record, message_id=self._client.new_message_id())\n",
+        why="the program looks for a message that a check does not name",
+        checks=(_NATIVE,),
+    ),
+    Mutant(
+        name="a half's retry that finds a message in a queue is taken",
+        file="services/held_responses.py",
+        old="    if others := [row for row, queue_id in queues if queue_id != HELD_QUEUE]:\n",
+        new="    if others := [row for row, queue_id in queues if False]:\n",
+        why="the offset of another message is signed as a transaction's name",
+        checks=(_NATIVE,),
     ),
 )

@@ -67,6 +67,7 @@ WAITING = _seen(nodes=unjoined(0), pods=pods(0, leader=None))
 EMPTY = _seen(nodes=unjoined(0, 1, 2))
 SPLIT = _seen(nodes={**joined(0, 1), **joined(2, leader=None, group_id="other")})
 REPLACED = _seen(nodes={**joined(0, 1), "orders-2": node("new")})
+RESTORED = _seen(nodes=joined(0, 1, 2, held_waiting=3))
 JOINING = _seen(nodes={**joined(0, 1), "orders-2": node("id-2")})
 CLONED = _seen(nodes={**unjoined(0, 1), "orders-2": node("id-1")})
 CUT_OFF = _seen(
@@ -525,6 +526,9 @@ def test_the_first_status_of_a_healthy_group_is_no_event() -> None:
         (WELL, REPLACED, {}, [EventReason.DEGRADED]),
         (REPLACED, WELL, {}, [EventReason.RECOVERED]),
         (WELL, SPLIT, {}, [EventReason.GROUP_ID_MISMATCH]),
+        (WELL, RESTORED, {}, [EventReason.RESTORED_MESSAGES_WAIT]),
+        (REPLACED, RESTORED, {}, [EventReason.RESTORED_MESSAGES_WAIT]),
+        (RESTORED, WELL, {}, [EventReason.RECOVERED]),
         (
             WELL,
             WELL,

@@ -14,8 +14,8 @@ from dledger.broker.message import Columns
 from dledger.broker.produce import NO_QUEUE, encode_produce
 from dledger.common.limits import MAX_CLIENT_FRAME_BYTES
 from dledger.requests.recall_handles import RecallHandles
+from dledger.requests.transaction_ids import TransactionIds
 from dledger.rocketmq.receipts import Receipts
-from dledger.rocketmq.transaction_ids import TransactionIds
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.requests import SMALL_BYTES, TELEMETRY_BYTES
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME, definition, service
@@ -500,6 +500,15 @@ def _transactions() -> Iterator[Asked]:
         yield bad("SendMessage", what, send(sent(topic=HALVES, **fields)))
     yield bad("SendMessage", "a topic of NORMAL, a half", send(sent(**half)))
     yield bad("Ledger/Append", "a topic of TRANSACTION", append(topic=HALVES))
+    yield bad("Ledger/Append", "a topic of NORMAL, a half", append(half=pb.Half()))
+    record = pb.Record(body=b"body", typed=pb.Typed(priority=1))
+    for what, asked in {
+        "a check after an hour": append(topic=HALVES, half=pb.Half(check_after_ms=3_600_001)),
+        "a check before it": append(topic=HALVES, half=pb.Half(check_after_ms=-1)),
+        "a priority": append(record, topic=HALVES, half=pb.Half()),
+        "a time": append(topic=HALVES, half=pb.Half(), deliver_at_ms=1),
+    }.items():
+        yield bad("Ledger/Append", f"a half, {what}", asked)
     for what, transaction_id in {
         "none": "",
         "blank": " ",
@@ -509,9 +518,19 @@ def _transactions() -> Iterator[Asked]:
         "too long": "A" * 5_000,
     }.items():
         yield bad("EndTransaction", f"transaction id: {what}", end(transaction_id))
+        ends = pb.EndTransactionRequest(topic=HALVES, transaction_id=transaction_id)
+        yield bad("Ledger/EndTransaction", f"transaction id: {what}", ends)
     known = TransactionIds(SECRET, topic=HALVES, generation=3).encode(Ref(hour=1, slot=0))
     for resolution in (1, 2):
         yield bad("EndTransaction", f"{resolution}, unknown half", end(known, resolution))
+    for what, topic in {
+        "an unknown half": HALVES,
+        "another topic's": TIMED,
+        "no such topic": "nowhere",
+        "no topic": "",
+    }.items():
+        ends = pb.EndTransactionRequest(topic=topic, transaction_id=known, commits=True)
+        yield bad("Ledger/EndTransaction", what, ends)
     yield bad("EndTransaction", "another topic's", end(known, topic=TIMED))
     yield bad("EndTransaction", "no such topic", end(known, topic="nowhere"))
     yield bad("EndTransaction", "no topic", end(known, topic=""))

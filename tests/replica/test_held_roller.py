@@ -195,6 +195,29 @@ async def test_on_a_full_disk_room_is_made_all_the_same(
     await group.stop()
 
 
+@pytest.mark.found
+async def test_a_round_copies_no_more_than_there_is_room_for_on_a_full_disk(tmp_path: Path) -> None:
+    """Segments of nothing but what is held: the copies of two filled a disk for good.
+
+    No command could be written any more then, so that nothing could ever go.
+    """
+    group, leader = await _group(tmp_path)
+    refs = await _hold(leader, range(12))
+    last = leader.driver.applied_index
+    await _produce(leader, "now", range(36))
+    upkeep, took = _upkeep(leader, usage=lambda: _TIGHT), list[int]()
+    while _state(leader).held.first_entry <= last:
+        before, first = leader.log.allocated_bytes, _state(leader).first_index
+        await upkeep.run(by_need=True)
+        took.append(leader.log.allocated_bytes - before)
+        assert _state(leader).first_index > first
+
+    assert len(took) > 2
+    assert max(took) <= leader.driver.room.limits.copies_bytes
+    await _is_there(group, refs)
+    await group.stop()
+
+
 async def test_where_most_is_held_nothing_is_copied_for_room(tmp_path: Path) -> None:
     """It would be copied again and again, and free nothing: no more is held, and why is told."""
     group, leader = await _group(tmp_path)

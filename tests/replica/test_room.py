@@ -60,6 +60,16 @@ def test_the_thresholds_are_ordered(segment_bytes: int, snapshot_bytes: int) -> 
     assert limits.needed(0) == limits.refuse_bytes
 
 
+def test_while_messages_are_held_room_is_kept_to_copy_them() -> None:
+    """Beside the segment for commands, which ends the round: it is no user's."""
+    limits = Limits(segment_bytes=MIB, reserve_bytes=LIMITS.reserve_bytes, copies_bytes=2 * MIB)
+
+    assert limits.refuse_bytes == limits.needed(0) == LIMITS.refuse_bytes + 2 * MIB
+    assert limits.drop_bytes - limits.refuse_bytes == 2 * MIB
+    assert limits.largest(limits.refuse_bytes) == LIMITS.largest(LIMITS.refuse_bytes)
+    assert limits.largest(limits.refuse_bytes - 1) == -1
+
+
 def test_an_entry_is_let_in_by_what_it_needs() -> None:
     """One that is larger than a segment gets a larger one."""
     assert LIMITS.needed(100) == LIMITS.refuse_bytes

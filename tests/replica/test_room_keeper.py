@@ -26,6 +26,7 @@ def _look(free_mib: int, *, own_mib: int = 500, total_mib: int = 1024, **more: i
         allocated_bytes=more.get("allocated_bytes", 0),
         first_index=more.get("first", 0),
         going_bytes=more.get("going_mib", 0) * MIB,
+        held_bytes=more.get("held_mib", 0) * MIB,
     )
 
 
@@ -59,6 +60,17 @@ def test_everything_is_taken_before_the_first_look() -> None:
 
     assert keeper.room_bytes() > 1 << 40
     assert keeper.decision().verdict is Verdict.TAKE
+
+
+def test_what_is_held_keeps_room_for_its_copies() -> None:
+    """As much as one segment has of it, and a segment in which they end."""
+    keeper = Keeping().keeper
+    keeper.measured(_look(260))
+    without = keeper.limits.refuse_bytes
+
+    keeper.measured(_look(260, held_mib=3))
+
+    assert keeper.limits.refuse_bytes == without + 3 * MIB + keeper.segment_bytes
 
 
 def test_a_segment_made_since_the_look_counts() -> None:

@@ -69,6 +69,7 @@ class _World(PartOfEngine):
             TopicResolver(self, RequestConfig()),
             self.turns,
             clients,
+            metrics,
             broken=broken,
             outflow=Outflow(),
             unpacking=Unpacking(),

@@ -5,22 +5,41 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from dledger.broker.commands import CreateTopic
-from dledger.broker.held_commands import encode_produce_held
-from dledger.broker.held_refs import Kind
-from dledger.broker.message import Columns
+from dledger.broker.commands import (
+    Ack,
+    CancelHeld,
+    CheckHeld,
+    CreateTopic,
+    LeaseRef,
+    ResumeHeld,
+    SeekGroup,
+)
+from dledger.broker.dead_letter import encode_dead_letter
+from dledger.broker.held_commands import What, encode_produce_held, encode_release_held
+from dledger.broker.held_refs import Kind, Ref
+from dledger.broker.message import Columns, Message
 from dledger.broker.produce import encode_produce
 from dledger.broker.state import BrokerState
 from dledger.peers.handshake import ClientAddress
 from dledger.server.engine import HELD_PERCENT, NodeEngine
-from dledger.types import Entry, EntryKind, NodeId
+from dledger.types import Entry, EntryKind, MovedFrom, NodeId, Typed
 
 _VOLUME_BYTES = 10_000
 
 
+class _Submitted:
+    """What a driver is told of commands."""
+
+    def __init__(self) -> None:
+        self.grows: list[bool] = []
+
+    def __call__(self, command: bytes, *, grows: bool, **_: Any) -> None:
+        self.grows.append(grows)
+
+
 def _engine(volume_bytes: int | None = _VOLUME_BYTES) -> NodeEngine:
     disk = None if volume_bytes is None else SimpleNamespace(volume_bytes=volume_bytes)
-    driver: Any = SimpleNamespace(room=SimpleNamespace(disk=disk))
+    driver: Any = SimpleNamespace(room=SimpleNamespace(disk=disk), submit=_Submitted())
     peers: Any = None
     engine = NodeEngine(
         group="g",
@@ -81,3 +100,31 @@ def test_a_disk_that_was_not_seen_yet_refuses_nothing() -> None:
     _hold(engine, 100_000)
 
     assert engine.holding_refusal() == ""
+
+
+def test_a_full_disk_refuses_what_takes_room_and_takes_what_frees_it() -> None:
+    """A send for later and what is due wait for room; a recall, an ack and a seek need none."""
+    engine = _engine()
+    batch = Columns(message_ids=["1"], bodies=[b"."], born_at_ms=[0])
+    produce = encode_produce(batch, client_id="c", topic="d")
+    moved = MovedFrom(topic="d", generation=1, queue_id=0, offset=0, stored_at_ms=1)
+    dead = Message(message_id="1", body=b".", typed=Typed(moved_from=moved))
+    grow = (
+        produce,
+        encode_produce_held(Kind.TIMER, [1], produce),
+        encode_release_held(What.DELIVER, [Ref(1, 1)], batch, topic="d", generation=1),
+        encode_dead_letter("g", 1, dead, born_host=""),
+    )
+    free = (
+        CancelHeld(refs=(Ref(1, 1),)),
+        ResumeHeld(cancels=True),
+        CheckHeld(refs=(Ref(1, 1),), next_ms=1),
+        Ack(group="g", topic="d", leases=(LeaseRef(0, 0, 1),)),
+        SeekGroup(group="g", topic="d", generation=1, offsets=((0, 0),)),
+    )
+
+    for command in (*grow, *(each.encode() for each in free)):
+        engine.submit(command)
+
+    driver: Any = engine._driver
+    assert driver.submit.grows == [True] * len(grow) + [False] * len(free)

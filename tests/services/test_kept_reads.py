@@ -3,85 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from random import Random
 from typing import Any
 
 import pytest
 
-from dledger.broker.commands import SetRetention
-from dledger.broker.results import Rekept
 from dledger.client.stored_batch import StoredBatch
 from dledger.errors import DledgerError, OffsetOutOfRange
-from dledger.replica.rolling import Due, next_roll, rekeep_of
 from dledger.requests.queue_followers import QueueFollowers
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.services.reading import BatchReading, encoded
-from dledger.types import Entry, StoredRecord
-from tests.broker.log import Log
-from tests.requests.part_of_engine import PartOfEngine
-
-_BODY = "x" * 200
-
-
-class Disk(PartOfEngine):
-    """A node's engine with a queue of entries of ten messages, 40 in all, that was rolled whole."""
-
-    def __init__(self, *, without: Sequence[int] = (), entries: int = 4, body: str = _BODY) -> None:
-        self.log = Log()
-        self.state = self.log.state
-        self.first_entry = 1
-        self.log.create(topic="orders")
-        self.log.append(SetRetention(name="orders", hours=0).encode())
-        for _ in range(entries):
-            self.produce(10, body)
-        if entries:
-            self.roll()
-        if without:
-            self.roll(without)
-
-    def produce(self, count: int, body: str) -> None:
-        self.log.now_ms += 1_000
-        end = self.state.topics.queue("orders", 0).end
-        self.log.produce(*(f"{body} {end + row}" for row in range(count)), topic="orders")
-
-    def roll(self, without: Sequence[int] = (), *, before: int = 0) -> range:
-        """Copy what comes next, without some offsets; return which offsets it decided."""
-        topic = self.state.topics.named("orders")
-        queue = self.state.topics.queue("orders", 0)
-        roll = next_roll(topic, 0, queue, Due.below(before or len(self.log.entries) + 1))
-        assert roll is not None
-        left = tuple(
-            each._replace(first=each.first + number, row=each.row + number, length=1)
-            for each in roll.stretches
-            for number in range(each.length)
-            if each.first + number not in without
-        )
-        command, _ = rekeep_of(
-            replace(roll, stretches=left),
-            lambda index: self.log.entries[index - 1],
-            lambda *_: True,
-        )
-        before_it = queue.count
-        (result,) = self.log.append(command)
-        count = self.state.topics.queue("orders", 0).count
-        assert result == Rekept(before_it - count)
-        return range(roll.first, roll.to)
-
-    def retain(self) -> None:
-        """Drop the entries that nobody needs any more."""
-        lowest = self.state.topics.queue("orders", 0).lowest_index
-        assert lowest is not None
-        self.log.retain(lowest)
-        self.first_entry = lowest
-
-    def read_ahead(self, indexes: Sequence[int]) -> None:
-        """Nothing is slow here."""
-
-    async def read_entry(self, index: int) -> Entry:
-        if index < self.first_entry:
-            raise OffsetOutOfRange(index, first=self.first_entry, last=len(self.log.entries))
-        return self.log.entries[index - 1]
+from dledger.types import StoredRecord
+from tests.services.kept_disk import BODY, Disk
 
 
 async def _batches(disk: Disk, **request: Any) -> tuple[list[StoredBatch], int]:
@@ -124,7 +57,7 @@ async def test_a_reader_goes_on_behind_a_gap(with_gaps: bool) -> None:
 
     left = [o for o in range(40) if o not in gone]
     assert [r.offset for r in _records(batches)] == left
-    assert [r.record.body.decode() for r in _records(batches)] == [f"{_BODY} {o}" for o in left]
+    assert [r.record.body.decode() for r in _records(batches)] == [f"{BODY} {o}" for o in left]
     assert [r.index for r in _records(batches)] == [3 + o // 10 for o in left]
 
 
@@ -178,7 +111,7 @@ async def test_blocks_are_planned_by_what_they_have() -> None:
     """A megabyte of them is one answer, however many gaps there are: not one for each."""
     disk = Disk(entries=0)
     for _ in range(200):
-        disk.produce(10, _BODY)
+        disk.produce(10, BODY)
     for before in (183, 203):  # of 180 entries, and of 20, which is too little to join those
         disk.roll(range(0, 2_000, 2), before=before)
     reading = BatchReading(

@@ -25,14 +25,13 @@ def _batch(*typed: Typed | None) -> bytes:
 @pytest.mark.parametrize(
     ("typed", "field"),
     [
-        (Typed(deliver_at_ms=1), "delivery_timestamp"),
-        (Typed(deliver_at_ms=MAX_TIMESTAMP_MS), "delivery_timestamp"),
         (Typed(message_group="g", priority=0), "message_group"),
+        (Typed(message_group="g", deliver_at_ms=1), "message_group"),
         (Typed(priority=0, deliver_at_ms=1), "delivery_timestamp"),
     ],
 )
 def test_what_no_batch_has_is_refused(typed: Typed, field: str) -> None:
-    """A time, since such messages are held one by one, and what is of two types."""
+    """What is of two types."""
     for batch in (_batch(typed), _batch(None, typed)):
         with pytest.raises(TopicTypeMismatch, match=f"NORMAL messages, which have no {field}$"):
             checked_batch(batch)
@@ -64,9 +63,11 @@ def test_a_message_group_is_for_fifo_topics_alone(name: str) -> None:
         Typed(message_group="été 7"),
         Typed(priority=0),
         Typed(priority=2**31 - 1),
+        Typed(deliver_at_ms=1),
+        Typed(deliver_at_ms=MAX_TIMESTAMP_MS),
     ],
 )
-def test_a_batch_may_be_of_a_type_that_is_not_held(typed: Typed) -> None:
+def test_a_batch_may_be_of_a_type(typed: Typed) -> None:
     """Whether its topic is of that type is asked when that is known."""
     for batch in (_batch(typed), _batch(None, typed)):
         assert checked_batch(batch).typed is not None

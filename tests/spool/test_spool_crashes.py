@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -15,6 +16,7 @@ from dledger.files.memory_files import Fault, MemoryFiles
 from dledger.spool.format import encode_record
 from dledger.spool.payload import Message, encode_message
 from dledger.spool.spool import Spool
+from dledger.types import Typed
 from tests.files.recording_files import RecordingFiles
 from tests.spool.spool_harness import CHUNK, DIR, STAMP, Disk, Group, message, messages, replay
 
@@ -41,6 +43,15 @@ class CutFiles(MemoryFiles):
         super().strike(operation, path)
 
 
+_KINDS = (None, Typed(deliver_at_ms=1 << 41), Typed(message_group="été"), Typed(priority=3))
+
+
+def _make_typed(number: int, size: int) -> Message:
+    """Return a message as some types of topics know it, by its number."""
+    one = message(number, size=size)
+    return replace(one, record=replace(one.record, typed=_KINDS[number % len(_KINDS)]))
+
+
 class History:
     """A producer's life: what it was told, and a group that refuses every fifth message."""
 
@@ -54,7 +65,7 @@ class History:
 
     def append(self, spool: Spool, count: int, size: int = 300) -> None:
         """Spool the next messages; those that `append` returned for are accepted."""
-        batch = [message(self.sent + n, size=size) for n in range(1, count + 1)]
+        batch = [_make_typed(self.sent + n, size) for n in range(1, count + 1)]
         self.sent += count
         kept = spool.append(batch).messages
         self.accepted += [int(one.record.message_id) for one in batch[:kept]]
@@ -87,6 +98,8 @@ class History:
         assert stored == sorted(set(stored))
         assert len(rejected) == len(set(rejected))
         assert not set(stored) & set(rejected)
+        for one in (*self.group.stored, *self.disk.rejected()):
+            assert one.record.typed == _KINDS[int(one.record.message_id) % len(_KINDS)]
         assert set(self.accepted) <= {*stored, *rejected}
         assert {*stored, *rejected} <= set(range(1, self.sent + 1))
         assert (spool.waiting, spool.waiting_bytes, dict(spool.depth)) == (0, 0, {})

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from e2e.clients import __main__ as command
+from e2e.clients import programs
 from e2e.clients.builds import MissingTool, ensure
 from e2e.clients.sdks import SDKS
 from e2e.cluster.errors import ClusterError
@@ -48,6 +49,15 @@ def test_the_nodejs_client_sends_and_gets(tmp_path: Path) -> None:
     code, told = _shown(tmp_path, "--languages", "node", "--only", "push,properties")
 
     assert (_amiss(told), code) == ([], 0)
+
+
+def test_programs_of_the_documents_print_what_they_should(tmp_path: Path) -> None:
+    """Python's, of every type of messages, against three nodes; `make test-all` has the others."""
+    of_types = [each for each in programs.CASES if each != "program_hello"]  # has its own test
+
+    code, told = _shown(tmp_path, "--languages", "python", "--only", ",".join(of_types))
+
+    assert (_amiss(told), code, len(told["results"])) == ([], 0, len(of_types))
 
 
 @pytest.mark.alone

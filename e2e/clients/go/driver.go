@@ -45,7 +45,9 @@ type command struct {
 	Async        bool              `json:"async"`
 	MessageGroup *string           `json:"message_group"`
 	DeliverAtMs  *int64            `json:"deliver_at_ms"`
+	Priority     *int32            `json:"priority"`
 	Transaction  bool              `json:"transaction"`
+	End          string            `json:"end"`
 	Consumer     string            `json:"consumer"`
 	Count        int32             `json:"count"`
 	InvisibleS   float64           `json:"invisible_s"`
@@ -120,7 +122,12 @@ func subscription(asked *command) map[string]*rmq.FilterExpression {
 func startProducer(asked *command) error {
 	options := []rmq.ProducerOption{rmq.WithTopics(asked.Topic)}
 	if asked.Transaction {
-		check := func(*rmq.MessageView) rmq.TransactionResolution { return rmq.COMMIT }
+		check := func(half *rmq.MessageView) rmq.TransactionResolution {
+			if bytes.HasPrefix(half.GetBody(), []byte("no")) {
+				return rmq.ROLLBACK
+			}
+			return rmq.COMMIT
+		}
 		options = append(options, rmq.WithTransactionChecker(&rmq.TransactionChecker{Check: check}))
 	}
 	producer, err := rmq.NewProducer(config(asked), options...)
@@ -141,10 +148,10 @@ func body(asked *command) []byte {
 	return bytes.Repeat(text, *asked.Size/len(text)+1)[:*asked.Size]
 }
 
-func send(asked *command) error {
+func send(asked *command) (answer, error) {
 	producer, err := client[rmq.Producer](asked.Producer)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	sent := &rmq.Message{Topic: asked.Topic, Body: body(asked)}
 	if asked.Tag != nil {
@@ -160,9 +167,17 @@ func send(asked *command) error {
 	if asked.DeliverAtMs != nil {
 		sent.SetDelayTimestamp(time.UnixMilli(*asked.DeliverAtMs))
 	}
+	if asked.Priority != nil {
+		sent.SetPriority(*asked.Priority)
+	}
+	told := answer{}
 	switch {
 	case asked.Transaction:
-		_, err = producer.SendWithTransaction(context.Background(), sent, producer.BeginTransaction())
+		transaction := producer.BeginTransaction()
+		_, err = producer.SendWithTransaction(context.Background(), sent, transaction)
+		if err == nil {
+			end(transaction, asked.End, told)
+		}
 	case asked.Async:
 		done := make(chan error, 1)
 		producer.SendAsync(context.Background(), sent,
@@ -171,7 +186,21 @@ func send(asked *command) error {
 	default:
 		_, err = producer.Send(context.Background(), sent)
 	}
-	return err
+	return told, err
+}
+
+// end ends a transaction as its producer wants it, if it does; told has what failed.
+func end(transaction rmq.Transaction, how string, told answer) {
+	var err error
+	switch how {
+	case "commit":
+		err = transaction.Commit()
+	case "rollback":
+		err = transaction.RollBack()
+	}
+	if err != nil { // the message is sent; its checker decides
+		told["end_error"] = err.Error()
+	}
 }
 
 func described(found *rmq.MessageView, handle int) answer {
@@ -248,7 +277,7 @@ func carryOut(asked *command) (answer, error) {
 	case "producer":
 		return answer{}, startProducer(asked)
 	case "send":
-		return answer{}, send(asked)
+		return send(asked)
 	case "push":
 		return answer{}, push(asked)
 	case "simple":

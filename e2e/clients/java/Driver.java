@@ -28,6 +28,8 @@ import org.apache.rocketmq.client.apis.message.MessageBuilder;
 import org.apache.rocketmq.client.apis.message.MessageView;
 import org.apache.rocketmq.client.apis.producer.Producer;
 import org.apache.rocketmq.client.apis.producer.ProducerBuilder;
+import org.apache.rocketmq.client.apis.producer.SendReceipt;
+import org.apache.rocketmq.client.apis.producer.Transaction;
 import org.apache.rocketmq.client.apis.producer.TransactionResolution;
 
 /**
@@ -81,7 +83,7 @@ public final class Driver {
         JsonObject told = new JsonObject();
         switch (text(asked, "do")) {
             case "producer" -> clients.put(text(asked, "name"), producer(asked));
-            case "send" -> told.addProperty("message_id", send(asked));
+            case "send" -> send(asked, told);
             case "push" -> clients.put(text(asked, "name"), push(asked));
             case "simple" -> clients.put(text(asked, "name"), simple(asked));
             case "receive" -> told.add("messages", receive(asked));
@@ -131,7 +133,11 @@ public final class Driver {
                         .setClientConfiguration(configuration(asked))
                         .setTopics(text(asked, "topic"));
         if (flag(asked, "transaction")) {
-            builder.setTransactionChecker(message -> TransactionResolution.COMMIT);
+            builder.setTransactionChecker(
+                    message ->
+                            StandardCharsets.UTF_8.decode(message.getBody()).toString().startsWith("no")
+                                    ? TransactionResolution.ROLLBACK
+                                    : TransactionResolution.COMMIT);
         }
         return builder.build();
     }
@@ -145,7 +151,7 @@ public final class Driver {
         return body;
     }
 
-    private String send(JsonObject asked) throws Exception {
+    private void send(JsonObject asked, JsonObject told) throws Exception {
         MessageBuilder builder =
                 CLIENT.newMessageBuilder().setTopic(text(asked, "topic")).setBody(body(asked));
         if (asked.has("tag")) {
@@ -167,15 +173,34 @@ public final class Driver {
         if (asked.has("deliver_at_ms")) {
             builder.setDeliveryTimestamp(asked.get("deliver_at_ms").getAsLong());
         }
+        if (asked.has("priority")) {
+            builder.setPriority(asked.get("priority").getAsInt());
+        }
         Message message = builder.build();
         Producer producer = (Producer) clients.get(text(asked, "producer"));
+        SendReceipt receipt;
         if (flag(asked, "transaction")) {
-            return producer.send(message, producer.beginTransaction()).getMessageId().toString();
+            Transaction transaction = producer.beginTransaction();
+            receipt = producer.send(message, transaction);
+            end(transaction, text(asked, "end"), told);
+        } else if (flag(asked, "async")) {
+            receipt = producer.sendAsync(message).get();
+        } else {
+            receipt = producer.send(message);
         }
-        if (flag(asked, "async")) {
-            return producer.sendAsync(message).get().getMessageId().toString();
+        told.addProperty("message_id", receipt.getMessageId().toString());
+    }
+
+    private static void end(Transaction transaction, String end, JsonObject told) {
+        try {
+            if ("commit".equals(end)) {
+                transaction.commit();
+            } else if ("rollback".equals(end)) {
+                transaction.rollback();
+            }
+        } catch (Exception error) { // the message is sent; its checker decides
+            told.addProperty("end_error", error.getClass().getSimpleName() + ": " + error.getMessage());
         }
-        return producer.send(message).getMessageId().toString();
     }
 
     private static Map<String, FilterExpression> subscription(JsonObject asked) {

@@ -63,7 +63,10 @@ function body(asked) {
 const commands = {
   async producer(asked) {
     const checker = asked.transaction ?
-      { check: async () => TransactionResolution.COMMIT } : undefined;
+      {
+        check: async half => (half.body.toString('utf8').startsWith('no') ?
+          TransactionResolution.ROLLBACK : TransactionResolution.COMMIT),
+      } : undefined;
     await start(asked, new Producer({ ...options(asked), topics: [ asked.topic ], checker }));
   },
 
@@ -77,10 +80,18 @@ const commands = {
       properties: new Map(Object.entries(asked.properties ?? {})),
       messageGroup: asked.message_group,
       deliveryTimestamp: asked.deliver_at_ms && new Date(asked.deliver_at_ms),
+      priority: asked.priority,
     };
     const transaction = asked.transaction ? producer.beginTransaction() : undefined;
     const receipt = await producer.send(message, transaction);
-    return { message_id: receipt.messageId };
+    const told = { message_id: receipt.messageId };
+    try {
+      if (asked.end === 'commit') await transaction.commit();
+      if (asked.end === 'rollback') await transaction.rollback();
+    } catch (error) { // the message is sent; its checker decides
+      told.end_error = `${error.name}: ${error.message}`;
+    }
+    return told;
   },
 
   async push(asked) {

@@ -71,8 +71,9 @@ def _subscription(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Checker(TransactionChecker):  # type: ignore[misc]
-    def check(self, message: Any) -> Any:  # noqa: ARG002 - the client calls it with one
-        return TransactionResolution.COMMIT
+    def check(self, message: Any) -> Any:
+        unwanted = message.body.startswith(b"no")
+        return TransactionResolution.ROLLBACK if unwanted else TransactionResolution.COMMIT
 
 
 class _Listener(MessageListener):  # type: ignore[misc]
@@ -117,14 +118,25 @@ def send(asked: dict[str, Any]) -> dict[str, Any]:
         message.message_group = asked["message_group"]
     if "deliver_at_ms" in asked:
         message.delivery_timestamp = asked["deliver_at_ms"] // 1000  # in seconds, as it sends them
+    if "priority" in asked:
+        message.priority = asked["priority"]
     client = _clients[asked["producer"]]
     if asked.get("transaction"):
-        receipt = client.send(message, client.begin_transaction())
-    elif asked.get("async"):
-        receipt = client.send_async(message).result()
-    else:
-        receipt = client.send(message)
+        transaction = client.begin_transaction()
+        receipt = client.send(message, transaction)
+        return {"message_id": receipt.message_id, **end(transaction, asked.get("end"))}
+    receipt = client.send_async(message).result() if asked.get("async") else client.send(message)
     return {"message_id": receipt.message_id}
+
+
+def end(transaction: Any, end: str | None) -> dict[str, str]:
+    """End a transaction as its producer wants it, if it does; return what failed."""
+    try:
+        if end:
+            getattr(transaction, end)()
+    except Exception as error:  # noqa: BLE001 - the message is sent; its checker decides
+        return {"end_error": f"{type(error).__name__}: {error}"}
+    return {}
 
 
 def push(asked: dict[str, Any]) -> None:

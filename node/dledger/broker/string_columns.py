@@ -96,6 +96,18 @@ class Strings:
         """Return the same as texts. Raises ValueError."""
         return [*map(bytes.decode, self.some(rows))]
 
+    def texts_between(self, first: int, stop: int) -> list[str]:
+        """Return the strings of rows ``[first, stop)`` as texts, cut at once. Raises ValueError."""
+        offsets, base = self.offsets()[first : stop + 1], self._bytes_at
+        if len(offsets) < 2:
+            return []
+        low = offsets[0]
+        joined = self._data[base + low : base + offsets[-1]]
+        if joined.isascii():  # as most are: then each character is a byte
+            text = joined.decode()
+            return [text[start - low : end - low] for start, end in pairwise(offsets)]
+        return [joined[start - low : end - low].decode() for start, end in pairwise(offsets)]
+
     def check_text(self, name: str) -> None:
         """Check that each, a *name*, is UTF-8. Raises MalformedCommandError, naming the row."""
         if self.joined().isascii():
@@ -186,8 +198,12 @@ class Lists:
 
     def texts(self, rows: Sequence[int], column: int) -> list[tuple[str, ...]]:
         """Return the lists in some rows, of one of the columns, as texts. Raises ValueError."""
-        offsets, items = self._offsets(), self.columns[column].all()
-        return [tuple(map(bytes.decode, items[offsets[row] : offsets[row + 1]])) for row in rows]
+        if not rows:
+            return []
+        offsets = self._offsets()
+        low = offsets[min(rows)]
+        items = self.columns[column].texts_between(low, offsets[max(rows) + 1])
+        return [tuple(items[offsets[row] - low : offsets[row + 1] - low]) for row in rows]
 
     def range(self, row: int) -> range:
         """Return which strings are those of one list. Raises MalformedCommandError."""

@@ -30,6 +30,7 @@ from dledger.client.stored_batch import StoredBatch
 from dledger.client.table import Table
 from dledger.client.table_position import TablePosition
 from dledger.client.table_reader import Change, TableReader
+from dledger.client.transactions import Transaction, TransactionCheck
 from dledger.common.status import Backlog, FilterBacklog
 from dledger.errors import MessageIdConflict, OutcomeUnknown, PositionTooOld, SeveralQueues
 from dledger.rpc.channel import error_of
@@ -77,6 +78,8 @@ __all__ = [
     "TableReader",
     "TopicInfo",
     "TopicView",
+    "Transaction",
+    "TransactionCheck",
     "Typed",
     "error_of",
     "follow",

@@ -26,11 +26,15 @@ from dledger.types import Record
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """Where a message is stored: queue, queue offset, and the Raft index of its entry."""
+    """Where a message is stored: queue, queue offset, and the Raft index of its entry.
+
+    One that waits for its time is in no queue yet (-1), and has a *recall_handle*.
+    """
 
     queue_id: int
     offset: int
     index: int
+    recall_handle: str = ""
 
 
 class _Stream(AppendStream):
@@ -159,4 +163,9 @@ class BatchingProducer:
             self._sends -= 1
             if not self._sends:
                 self._idle.set()
-        return Sent(queue_id=appended.queue_id, offset=appended.offsets[0], index=appended.index)
+        return Sent(
+            queue_id=appended.queue_id,
+            offset=appended.offsets[0],
+            index=appended.index,
+            recall_handle=next(iter(appended.recall_handles), ""),
+        )

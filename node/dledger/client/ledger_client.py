@@ -5,6 +5,8 @@ Exported from `dledger.client` as `Client`; used there by `batch_reader` and `sp
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import aclosing
@@ -13,10 +15,12 @@ from typing import Any, Final, TypedDict, Unpack
 
 import grpc.aio
 
+from dledger.broker.produce import NO_QUEUE
 from dledger.broker.topics import MAX_TOPICS, NORMAL, Compaction
 from dledger.client.message_ids import MessageIds
 from dledger.client.stored_batch import StoredBatch
-from dledger.common.backoff import retry
+from dledger.client.transactions import Transaction, TransactionCheck, checks
+from dledger.common.backoff import Backoff, retry
 from dledger.common.limits import MAX_ANSWER_BYTES
 from dledger.errors import (
     DiskFull,
@@ -27,6 +31,7 @@ from dledger.errors import (
     Overloaded,
     RateLimited,
     Refused,
+    Unavailable,
 )
 from dledger.rpc.channel import Channel, error_of, outcome_of
 from dledger.rpc.messages import optional_fields, own_retention, same_fields
@@ -36,7 +41,10 @@ from dledger.rpc.pb import dledger_pb2_grpc as pb_grpc
 from dledger.rpc.typed_messages import typed_message
 from dledger.types import Appended, Record, StoredRecord
 
+logger = logging.getLogger(__name__)
+
 _RETRY_S: Final = 0.1
+_CHECKS_RETRY_S: Final = 5.0
 _NOTHING_TAKEN: Final = (NotLeader, NotJoined, Overloaded, RateLimited, DiskFull)
 """If a node answers with one of these, nothing of the request was done."""
 
@@ -150,7 +158,8 @@ class Client(Channel):
             records: Records or bare bodies.
             queue_id: The queue; -1 lets the leader choose; in a compacted topic the keys do.
             deliver_at_ms: For a topic of type DELAY: not to be delivered before, Unix milliseconds,
-                40 days ahead at most. What waits has a recall handle, and no offset yet (-1).
+                40 days ahead at most; 0: each as its own `Typed.deliver_at_ms` says. What waits has
+                a recall handle, and no offset yet (-1).
 
         Raises:
             MessageIdConflict: Some messages have ids that other messages used; the rest is stored.
@@ -179,6 +188,78 @@ class Client(Channel):
         """
         request = pb.RecallRequest(topic=topic, recall_handle=recall_handle)
         return str((await self._retried(self._ledger.Recall, request)).message_id)
+
+    def transaction(self, topic: str, *, check_after_ms: int = 0) -> Transaction:
+        """Return a transaction of one message for a topic of type TRANSACTION.
+
+        ::
+
+            async with client.transaction("payments") as transaction:
+                await transaction.append(b"100 to Ada")
+                pay()
+
+        Leaving the block commits, an exception rolls back. Should neither come, producers of the
+        topic are asked (`transaction_checks`) after *check_after_ms*, an hour at most; 0: 6 s.
+        """
+        return Transaction(self, topic, check_after_ms=check_after_ms)
+
+    def new_message_id(self) -> str:
+        """Return an id that no other message has."""
+        return self._ids.take(1)[0]
+
+    async def append_half(self, topic: str, record: Record, *, check_after_ms: int = 0) -> str:
+        """Have the group hold the half of a transaction; return the transaction's id.
+
+        Nobody gets it until it is committed. The same record with an id, sent again, has the same
+        transaction. For *check_after_ms* see `transaction`; raises as `Transaction.append`.
+        """
+        request = self._append_request(topic, [record], NO_QUEUE)
+        request.half.check_after_ms = check_after_ms
+        response = await self._retried(self._ledger.Append, request)
+        return str(response.transaction_ids[0])
+
+    async def end_transaction(self, topic: str, transaction_id: str, *, commits: bool) -> None:
+        """End a transaction, of whomever: a majority has it when this returns.
+
+        May be repeated for an hour, at any node.
+
+        Args:
+            topic: The topic.
+            transaction_id: Which; as it was told to who sent the half, or to who was asked.
+            commits: Whether the message is delivered; else nobody ever gets it.
+
+        Raises:
+            Refused: It has the other end, or ended too long ago for anybody to know how; or the id
+                is none of this topic.
+            UnknownTopic: The topic does not exist.
+            DiskFull: There is no room for a committed message; it has no end yet.
+            OutcomeUnknown: No leader answered within the timeout: it may have ended.
+            Unavailable: Likewise, but no node took it: it has not.
+        """
+        request = pb.EndTransactionRequest(
+            topic=topic, transaction_id=transaction_id, commits=commits
+        )
+        doubt = "the transaction may have ended"
+        await self._retried(self._ledger.EndTransaction, request, doubt)
+
+    async def transaction_checks(self, *topics: str) -> AsyncGenerator[TransactionCheck]:
+        """Yield, for ever, transactions of topics that nobody has ended, as producers are asked.
+
+        One producer is asked at a time, now the half's own, now another one of its topic. Who knows
+        answers by `end_transaction`; who does not does nothing, and somebody is asked again, each
+        30 s, after 15 times each hour. While the node is away the stream is opened again and again.
+        """
+        backoff = Backoff(_RETRY_S, _CHECKS_RETRY_S)
+        while True:
+            asked = checks(self.channel, self.address, client_id=self.client_id, topics=topics)
+            try:
+                async with aclosing(asked):
+                    async for each in asked:
+                        backoff.reset()
+                        yield each
+            except Unavailable as error:
+                logger.debug("%s asks about no transactions: %s", self.address, error)
+            await asyncio.sleep(backoff.next_s())
 
     async def append_once(
         self, topic: str, records: Iterable[Record], *, queue_id: int, timeout_s: float
@@ -274,7 +355,9 @@ class Client(Channel):
         except grpc.aio.AioRpcError as error:
             raise error_of(error, self.address) from error
 
-    async def _retried(self, method: Any, request: Any) -> Any:
+    async def _retried(
+        self, method: Any, request: Any, doubt: str = "the batch may be stored"
+    ) -> Any:
         unknown = False
 
         async def attempt(left_s: float) -> Any:
@@ -293,7 +376,7 @@ class Client(Channel):
         except DledgerError as error:
             if not unknown:
                 raise
-            raise OutcomeUnknown(f"{error}; the batch may be stored") from error
+            raise OutcomeUnknown(f"{error}; {doubt}") from error
 
 
 def _appended(response: pb.AppendResponse) -> Appended:

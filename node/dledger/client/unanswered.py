@@ -164,6 +164,8 @@ class Batch:
         if answer.conflicts:
             self._tell_conflicts(answer.conflicts)
             return False
+        if answer.recall_handles:
+            return self._tell_handles(answer)
         if not self._is_in_a_row(answer):
             return False
         first = answer.first_offset
@@ -178,6 +180,21 @@ class Batch:
         nowhere = Appended(queue_id=-1, offsets=(-1,), index=0)
         for call in (self.calls[row] for row in rows if 0 <= row < len(self.calls)):
             call.fail(MessageIdConflict.of((0,), appended=nowhere))
+
+    def _tell_handles(self, answer: pb.ProduceAnswer) -> bool:
+        """Tell what recalls each; False if some do not wait: they need answers of their own."""
+        if len(answer.recall_handles) != self.count or not all(answer.recall_handles):
+            return False
+        for handle, call in zip(answer.recall_handles, self.calls, strict=True):
+            if not call.appended.done():
+                appended = Appended(
+                    queue_id=answer.queue_id,
+                    offsets=(-1,),
+                    index=answer.index,
+                    recall_handles=(handle,),
+                )
+                call.appended.set_result(appended)
+        return True
 
     def _is_in_a_row(self, answer: pb.ProduceAnswer) -> bool:
         """Whether all was stored at once, now or before, and lies where the answer says.
@@ -197,7 +214,12 @@ def _settle_one(call: Call, answer: pb.ProduceAnswer) -> None:
         return
     first = answer.first_offset
     offsets = tuple(answer.offsets) or tuple(range(first, first + call.count))
-    appended = Appended(queue_id=answer.queue_id, offsets=offsets, index=answer.index)
+    appended = Appended(
+        queue_id=answer.queue_id,
+        offsets=offsets,
+        index=answer.index,
+        recall_handles=tuple(answer.recall_handles),
+    )
     if answer.key_queues:
         call.appended.set_exception(SeveralQueues(answer.refused, queues=answer.key_queues))
     elif answer.refused:

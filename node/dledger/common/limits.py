@@ -48,6 +48,10 @@ CONSUME_BACKOFF_S: Final = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480,
 """The delay before a push consumer gets a message again, by the number of failed attempts."""
 ORDERED_BACKOFF_S: Final = (1, 1, 2, 3, 5, 10)
 """The same of a FIFO topic, where a message group waits meanwhile: 16 retries take two minutes."""
+FIRST_CHECK_MS: Final = 6_000
+"""How long after the half of a transaction somebody is asked about it, unless its producer says."""
+MAX_CHECK_AFTER_MS: Final = 3_600_000
+"""The longest that a producer may say."""
 
 MAX_HELD_BYTES: Final = 256 << 20
 """Of all unary requests in progress at one node; the most are held while there is no leader."""

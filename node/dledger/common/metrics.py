@@ -313,6 +313,10 @@ class NodeMetrics:
             _LATE_SECONDS,
         )
         self.transactions = TransactionMetrics(counter)
+        self.filter_evaluated_messages = counter(
+            "dledger_filter_evaluated_messages",
+            "Messages that this leader looked at for a SQL92 filter, once for each of them",
+        )
         self.filter_waits = counter(
             "dledger_filter_waits",
             "Receives of a consumer whose filter waits for a slower one of its group",

@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Protocol
 
 from dledger.broker.commands import CancelHeld
 from dledger.broker.due_slots import DueSlots
 from dledger.broker.held_commands import What
-from dledger.broker.held_refs import Fate, HeldMessage
-from dledger.broker.queue_positions import Payload
+from dledger.broker.held_refs import Fate, HeldMessage, Ref
 from dledger.broker.results import HeldCancelled, HeldReleased
 from dledger.broker.state import BrokerState
 from dledger.common.metrics import NodeMetrics
@@ -35,7 +34,7 @@ from dledger.errors import (
     Overloaded,
     StorageError,
 )
-from dledger.replica.held_copies import copies_of
+from dledger.replica.held_copies import Found, by_entry, commands_of, messages_in
 from dledger.types import Entry
 
 logger = logging.getLogger(__name__)
@@ -50,10 +49,12 @@ _IDLE_S: Final = 0.25
 """The same while nothing is held."""
 _REST_S: Final = 1.0
 """After what cannot be done now."""
-_STEP_ROWS: Final = 512
-"""Messages that are read and encoded in one turn of the loop."""
-_READ_BYTES: Final = 4 << 20
-"""Of payloads that are read for one step; a single one may be larger."""
+_STEP_ROWS: Final = 8_192
+"""Messages of one step, of which each entry is read once, however scattered they lie."""
+_STEP_BYTES: Final = 32 << 20
+"""Of their bodies, about: they wait in memory for those that are due before them."""
+_DECODED: Final = 256
+"""Messages that are decoded in one turn of the loop."""
 
 
 class Leader(Protocol):
@@ -141,21 +142,19 @@ class Firing:
             DledgerError: No more is taken now; what did not go is to be begun anew.
         """
         by_ref = {each.ref: each for each in due}
-        entries = await self._read(due)
-        readable = [each for each in due if each.payload.index in entries]
-        copies = copies_of(What.DELIVER, readable, entries.__getitem__)
+        messages, broken = await self._read(due)
         under_way: dict[asyncio.Future[object], Sequence[HeldMessage]] = {}
         try:
-            for copy in copies.copies:
+            for copy in commands_of(What.DELIVER, due, messages):
                 while len(under_way) >= UNDER_WAY:
                     await self._settle(under_way)
                 proposed = self._leader.submit(copy.command, line=_LINE)
                 under_way[proposed] = [by_ref[ref] for ref in copy.refs]
                 await asyncio.sleep(0)
-            if copies.broken:
-                command = CancelHeld(refs=tuple(copies.broken)).encode()
+            if broken:
+                command = CancelHeld(refs=tuple(broken)).encode()
                 under_way[self._leader.submit(command, line=_LINE)] = ()
-                logger.warning("%d held messages are broken, and dropped", len(copies.broken))
+                logger.warning("%d held messages are broken, and dropped", len(broken))
             while under_way:
                 await self._settle(under_way)
         except DledgerError:
@@ -209,45 +208,55 @@ class Firing:
             aside, self._aside = {each.ref: each for each in self._aside}, []
             self._slots.put_back(aside.values())
 
-    async def _read(self, due: Sequence[HeldMessage]) -> Mapping[int, Entry]:
-        """Return the entries of messages, and set aside those whose entry cannot be read now.
+    async def _read(self, due: Sequence[HeldMessage]) -> tuple[dict[Ref, Found], list[Ref]]:
+        """Return messages, and which are broken; set aside those whose entry cannot be read now.
 
-        They are read in the order of the entries, which is not that of the messages: most lie
-        together.
+        Entries are read in their own order, which is not that of the messages: most lie together,
+        or all of them are scattered over the same entries. Of each only the messages are kept.
         """
-        entries: dict[int, Entry] = {}
-        indexes = sorted({each.payload.index for each in due})
-        self._leader.read_ahead(indexes)
-        for index in indexes:
+        messages, broken, aside = dict[Ref, Found](), list[Ref](), list[HeldMessage]()
+        found, size_bytes = by_entry(due), 0
+        self._leader.read_ahead([*found])
+        for index, held in found.items():
+            if size_bytes > 2 * _STEP_BYTES:  # far more than they were reckoned to be
+                aside += held
+                continue
             try:
-                entries[index] = await self._leader.read_entry(index)
+                entry = await self._leader.read_entry(index)
             except OffsetOutOfRange:
-                continue  # copied forward meanwhile, and dropped
+                aside += held  # copied forward meanwhile, and dropped
             except (FaultyEntry, StorageError) as error:
                 logger.warning("messages that are due wait for entry %d: %s", index, error)
-        if len(entries) < len(indexes):
-            self._set_aside(each for each in due if each.payload.index not in entries)
-        return entries
+                aside += held
+            else:
+                for first in range(0, len(held), _DECODED):
+                    some = held[first : first + _DECODED]
+                    there = messages_in(entry, some)
+                    size_bytes += sum(len(message.body) for _, _, message in there.values())
+                    messages |= there
+                    broken += [each.ref for each in some if each.ref not in there]
+                    await asyncio.sleep(0)
+        if aside:
+            self._set_aside(aside)
+        return messages, broken
 
 
 def _steps(parts: Iterator[Sequence[HeldMessage]]) -> Iterator[Sequence[HeldMessage]]:
     """Yield what is due in the same order, as much as is read in one step; or nothing, for a step.
 
-    So many messages, and so many bytes of the payloads that they lie in.
+    How large a message is only its entry knows. Its payload has at least as many as its row says,
+    so it is reckoned to have that share of it: the first ones have less.
     """
-    step: list[HeldMessage] = []
-    payloads, size_bytes = set[Payload](), 0
+    step, size_bytes = list[HeldMessage](), 0
     for part in parts:
         if not part:
             yield ()
         for each in part:
-            more = 0 if each.payload in payloads else each.payload.end - each.payload.start
-            if step and (len(step) >= _STEP_ROWS or size_bytes + more > _READ_BYTES):
+            more = (each.payload.end - each.payload.start) // (each.row + 1)
+            if step and (len(step) >= _STEP_ROWS or size_bytes + more > _STEP_BYTES):
                 yield step
-                step, payloads, size_bytes = [], set(), 0
-                more = each.payload.end - each.payload.start
+                step, size_bytes = [], 0
             step.append(each)
-            payloads.add(each.payload)
             size_bytes += more
     if step:
         yield step

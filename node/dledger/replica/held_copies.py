@@ -5,9 +5,9 @@ Used by `held_roller`, for what retention is about to drop, and by whoever deliv
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, TypeAlias
 
 from dledger.broker.command_frame import MalformedCommandError
 from dledger.broker.held_commands import What, encode_release_held
@@ -20,6 +20,8 @@ from dledger.types import Entry
 MAX_BYTES: Final = 1 << 20
 """Of the bodies of one command; a single message may be larger."""
 MAX_ROWS: Final = 1024
+Found: TypeAlias = tuple[str, str, Message]
+"""A message, with its topic and its host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,22 +68,73 @@ class _Some:
         return HeldCopy(command, tuple(self.refs))
 
 
-def copies_of(what: What, held: Sequence[HeldMessage], read: Callable[[int], Entry]) -> HeldCopies:
+def copies_of(
+    what: What,
+    held: Sequence[HeldMessage],
+    read: Callable[[int], Entry],
+    *,
+    max_bytes: int = MAX_BYTES,
+) -> HeldCopies:
     """Return the commands that deliver or move messages. May be called from any thread.
 
-    A command has messages of one topic and of one host, since a consumer is told that, in the order
-    of *held*. Entries are read in their own order, each once.
+    Entries are read in their own order, each once; for the rest see `commands_of`.
 
     Raises:
         DledgerError: An entry cannot be read.
     """
-    found, open_ones = HeldCopies(), dict[tuple[int, str, str], _Some]()
-    messages = dict(_messages(held, read))
+    messages = dict[Ref, Found]()
+    for index, some in by_entry(held).items():
+        messages |= messages_in(read(index), some)
+    return HeldCopies(
+        copies=[*commands_of(what, held, messages, max_bytes=max_bytes)],
+        broken=[each.ref for each in held if each.ref not in messages],
+    )
+
+
+def by_entry(held: Iterable[HeldMessage]) -> dict[int, list[HeldMessage]]:
+    """Return messages by the entries that they lie in, ascending."""
+    found: dict[int, list[HeldMessage]] = {}
     for each in held:
-        if each.ref not in messages:
-            found.broken.append(each.ref)
+        found.setdefault(each.payload.index, []).append(each)
+    return {index: found[index] for index in sorted(found)}
+
+
+def messages_in(entry: Entry, held: Iterable[HeldMessage]) -> dict[Ref, Found]:
+    """Return topic, host and message of those of an entry that can be decoded; each has an id."""
+    by_payload: dict[Payload, list[HeldMessage]] = {}
+    for each in held:
+        by_payload.setdefault(each.payload, []).append(each)
+    found = dict[Ref, Found]()
+    for payload, some in by_payload.items():
+        frame = ProduceFrame(entry.data, payload.start, payload.end)
+        for each in some:
+            try:
+                message = frame.message(each.row)
+            except MalformedCommandError:
+                continue
+            told = message.message_id or id_of_place(payload.index, payload.start, each.row)
+            found[each.ref] = frame.topic, frame.born_host, replace(message, message_id=told)
+    return found
+
+
+def commands_of(
+    what: What,
+    held: Iterable[HeldMessage],
+    messages: Mapping[Ref, Found],
+    *,
+    max_bytes: int = MAX_BYTES,
+) -> Iterator[HeldCopy]:
+    """Yield the commands that deliver or move those of *held* that are among *messages*.
+
+    A command has messages of one topic and of one host, since a consumer is told that, in the order
+    of *held*, and ends with the one with which it has *max_bytes*.
+    """
+    open_ones = dict[tuple[int, str, str], _Some]()
+    for each in held:
+        found = messages.get(each.ref)
+        if found is None:
             continue
-        topic, born_host, message = messages[each.ref]
+        topic, born_host, message = found
         key = each.generation, topic, born_host
         some = open_ones.get(key)
         if some is None:
@@ -89,28 +142,7 @@ def copies_of(what: What, held: Sequence[HeldMessage], read: Callable[[int], Ent
         some.refs.append(each.ref)
         some.messages.append(message)
         some.size_bytes += len(message.body)
-        if some.size_bytes >= MAX_BYTES or len(some.refs) == MAX_ROWS:
-            found.copies.append(open_ones.pop(key).encode(what))
-    found.copies += [some.encode(what) for some in open_ones.values()]
-    return found
-
-
-def _messages(
-    held: Sequence[HeldMessage], read: Callable[[int], Entry]
-) -> Iterator[tuple[Ref, tuple[str, str, Message]]]:
-    """Yield topic, host and message of those that can be decoded; each has an id."""
-    by_payload: dict[Payload, list[HeldMessage]] = {}
-    for each in held:
-        by_payload.setdefault(each.payload, []).append(each)
-    entry = None
-    for payload in sorted(by_payload, key=lambda each: (each.index, each.start)):
-        if entry is None or entry.index != payload.index:
-            entry = read(payload.index)
-        frame = ProduceFrame(entry.data, payload.start, payload.end)
-        for each in by_payload[payload]:
-            try:
-                message = frame.message(each.row)
-            except MalformedCommandError:
-                continue
-            told = message.message_id or id_of_place(payload.index, payload.start, each.row)
-            yield each.ref, (frame.topic, frame.born_host, replace(message, message_id=told))
+        if some.size_bytes >= max_bytes or len(some.refs) == MAX_ROWS:
+            yield open_ones.pop(key).encode(what)
+    for some in open_ones.values():
+        yield some.encode(what)

@@ -1,6 +1,9 @@
 """The leader's roller of held messages: copies forward what retention would drop while it waits.
 
-Run by `maintenance` ahead of each RETAIN, as `roller` is, and in steps that are bounded likewise.
+Run by `maintenance` ahead of each RETAIN, as `roller` is, and in bounded steps: one segment that
+has some at a time, since nothing may be in it but what is held, and the room that is kept for its
+copies on a full disk (`room.Limits.copies_bytes`) is that of one.
+
 Retention drops no entry that something is held in, whoever leads and whatever was copied; so if
 nothing can be copied, the log stays. What is held is moved piece by piece (`held_bucket`): what was
 let go of a piece meanwhile would else keep its entries for ever.
@@ -14,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from dledger.broker.commands import CancelHeld
@@ -24,15 +28,18 @@ from dledger.broker.state import BrokerState
 from dledger.common.metrics import NodeMetrics
 from dledger.replica.copier import Copier
 from dledger.replica.driver import Driver
-from dledger.replica.held_copies import MAX_ROWS, copies_of
+from dledger.replica.held_copies import MAX_BYTES, MAX_ROWS, copies_of
 from dledger.replica.retention import count_without, first_index_without, size_bytes_of
-from dledger.replica.roller import SEGMENTS_AT_ONCE, Wanted
+from dledger.replica.roller import Wanted
 from dledger.store.commit_log import CommitLog
+from dledger.store.log_index import SealedSegment
 
 logger = logging.getLogger(__name__)
 
 _PIECES_A_ROUND: Final = 128
 """Before RETAIN is proposed for what is free by then."""
+_COPIES_A_SEGMENT: Final = 4
+"""How many copies a segment has room for, at least."""
 _BYTES_AT_ONCE: Final = 1 << 24
 """Of payloads, in each of which there may be only one message that is to be moved."""
 
@@ -68,9 +75,9 @@ class HeldRoller:
         gone = count_without(sealed, self._state.first_index)
         if gone and self._driver.room.is_short:
             return 0  # copies would take room before what went is off this full disk
-        sealed = sealed[gone:]
-        some = sealed[:SEGMENTS_AT_ONCE]
-        index = min(index, some[-1].last_index + 1) if some else index
+        with_held = count_without(sealed, self._state.held.first_entry)
+        if with_held < len(sealed):  # one: the disk has room for the copies of no more
+            index = min(index, sealed[with_held].last_index + 1)
         for _ in range(_PIECES_A_ROUND):
             piece = next(self._state.held.pieces_below(index), None)
             if piece is None:
@@ -89,7 +96,11 @@ class HeldRoller:
         some = _first_bytes([each for each in below if each.generation in there])
         broken = [each.ref for each in below if each.generation not in there]
         if some:
-            copies = await asyncio.to_thread(copies_of, What.MOVE, some, self._copier.read)
+            # A small one makes little of the rest of a segment useless.
+            max_bytes = min(MAX_BYTES, self._driver.room.segment_bytes // _COPIES_A_SEGMENT)
+            copies = await asyncio.to_thread(
+                partial(copies_of, What.MOVE, some, self._copier.read, max_bytes=max_bytes)
+            )
             broken += copies.broken
             for copy in copies.copies:
                 await self._driver.propose(copy.command, grows=False)
@@ -125,6 +136,12 @@ class HeldRoller:
                 piece += 1
                 await asyncio.sleep(0)
         self._deleted = deleted
+
+    def most_of_segment(self, sealed: Sequence[SealedSegment]) -> int:
+        """Return the most that copying what is held in one segment takes; 0: nothing is held."""
+        largest = max((each.size_bytes for each in sealed), default=0)
+        held_bytes = self._state.held.size_bytes
+        return min(largest, held_bytes) * (_COPIES_A_SEGMENT + 1) // _COPIES_A_SEGMENT
 
     def rest(self) -> None:
         """Refuse nothing: another node leads."""

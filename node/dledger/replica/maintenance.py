@@ -141,6 +141,7 @@ class Maintenance:
             allocated_bytes=allocated_bytes,
             first_index=first_index,
             going_bytes=size_bytes_of(sealed[: count_without(sealed, first_index)]),
+            held_bytes=self._held_roller.most_of_segment(sealed) if self._state.held.count else 0,
         )
 
     async def run(self, *, by_need: bool = False) -> None:

@@ -4,7 +4,8 @@ All thresholds are in free bytes of one file system, and ordered: ``reserve < re
 
 - Below `Limits.drop_bytes` the oldest segments of messages go, however young they are.
 - An entry of users' data is taken only if, with it written, one segment for the commands that free
-  consumers (RECEIVE, ACK, RETAIN, ...) and the reserve are left: `Limits.needed`.
+  consumers (RECEIVE, ACK, RETAIN, ...) and the reserve are left: `Limits.needed`. So is, while
+  messages are held, room to copy them out of one segment, or none could ever go.
 - `Limits.reserve_bytes` is for votes, marks, and a snapshot beside the old one. No segment uses it.
 
 A member's own bytes go against what its group asked for (its budget), not against the file system,
@@ -49,10 +50,13 @@ class Limits:
     Attributes:
         segment_bytes: The size of a new segment.
         reserve_bytes: Free space that no segment uses.
+        copies_bytes: What it takes to copy messages that are held out of the oldest segment, before
+            that can go; 0: nothing is held.
     """
 
     segment_bytes: int
     reserve_bytes: int
+    copies_bytes: int = 0
 
     @classmethod
     def of(cls, *, segment_bytes: int, snapshot_bytes: int) -> Limits:
@@ -67,7 +71,7 @@ class Limits:
     @property
     def refuse_bytes(self) -> int:
         """Below this no entry of users' data is taken: a segment for it, one for commands."""
-        return self.reserve_bytes + 2 * self.segment_bytes
+        return self.reserve_bytes + self.copies_bytes + 2 * self.segment_bytes
 
     @property
     def drop_bytes(self) -> int:
@@ -81,13 +85,12 @@ class Limits:
         *pending_bytes*: of `written`, for entries that were taken and may not be on the disk yet.
         """
         own = max(self.segment_bytes, entry_bytes + ENTRY_OVERHEAD_BYTES)
-        return self.reserve_bytes + self.segment_bytes + own + pending_bytes
+        return self.reserve_bytes + self.copies_bytes + self.segment_bytes + own + pending_bytes
 
     def largest(self, free_bytes: int) -> int:
         """Return the size of the largest entry for which *free_bytes* are enough; -1: none is."""
-        if free_bytes < self.needed(0):
-            return -1
-        return free_bytes - self.reserve_bytes - self.segment_bytes - ENTRY_OVERHEAD_BYTES
+        left_bytes = free_bytes - self.needed(0)
+        return -1 if left_bytes < 0 else left_bytes + self.segment_bytes - ENTRY_OVERHEAD_BYTES
 
     def written(self, sizes: Iterable[int]) -> int:
         """Return the most that new segments for entries of these sizes take, in bytes.

@@ -80,6 +80,7 @@ class Measured:
         allocated_bytes: What the log had made of segments since it was opened, before the look.
         first_index: The oldest entry whose messages the state keeps.
         going_bytes: The sealed segments that have only older ones: a snapshot lets them go.
+        held_bytes: The most that messages which are held take of one sealed segment; 0: none are.
     """
 
     total_bytes: int
@@ -90,6 +91,7 @@ class Measured:
     allocated_bytes: int = 0
     first_index: int = 0
     going_bytes: int = 0
+    held_bytes: int = 0
 
 
 class RoomKeeper:
@@ -200,15 +202,19 @@ class RoomKeeper:
         self.limits = self._limits(
             segment_bytes_for(self._volumes.values(), most=self._config.segment_bytes),
             found.snapshot_bytes,
+            found.held_bytes,
         )
         self._easy_bytes = self._least_of_majority() - self.limits.drop_bytes
         self._judge()
 
-    def _limits(self, segment_bytes: int, snapshot_bytes: int) -> Limits:
+    def _limits(self, segment_bytes: int, snapshot_bytes: int, held_bytes: int = 0) -> Limits:
         config = self._config
+        segment_bytes = max(segment_bytes, min(config.least_segment_bytes, config.segment_bytes))
         return Limits(
-            segment_bytes=max(segment_bytes, min(config.least_segment_bytes, config.segment_bytes)),
+            segment_bytes=segment_bytes,
             reserve_bytes=config.small_files_bytes + 2 * snapshot_bytes,
+            # Copies may begin in the middle of one segment, and end in another.
+            copies_bytes=held_bytes + segment_bytes if held_bytes else 0,
         )
 
     def _see(self, member: NodeId, room: Room, now_s: float) -> None:

@@ -2,7 +2,8 @@
 
 Either is one command of the log, and what became of the half before it is in the answer. So an end
 may be said twice, by a producer, by whoever relays it and after a change of leader: the first one
-counts, and the others are told which it was.
+counts, and the others are told which it was. Whoever is told of a transaction may end it, at any
+node and in either protocol; one that says the same again is told OK for at least an hour.
 """
 
 from __future__ import annotations
@@ -16,8 +17,11 @@ from dledger.broker.held_refs import Fate, HeldMessage, Kind, Ref
 from dledger.broker.message import Columns, Message
 from dledger.broker.produce import ProduceFrame
 from dledger.broker.results import HeldCancelled, HeldReleased
-from dledger.errors import OffsetOutOfRange, Unavailable, UnknownTopic
+from dledger.broker.topics import TRANSACTION
+from dledger.common.metrics import TransactionMetrics
+from dledger.errors import OffsetOutOfRange, TopicTypeMismatch, Unavailable, UnknownTopic
 from dledger.requests.engine import Engine
+from dledger.requests.transaction_ids import TransactionIds, no_transaction
 
 _TRIES: Final = 3
 """Each time a half was copied elsewhere while its entry was read."""
@@ -40,6 +44,54 @@ class Half(NamedTuple):
     client_id: str
     born_host: str
     message: Message | None
+
+
+def half_named(engine: Engine, name: str, transaction_id: str) -> Ref:
+    """Return which half a transaction of the topic of that name is about.
+
+    Raises:
+        UnknownTopic: There is no such topic.
+        TopicTypeMismatch: Its messages are of no transactions.
+        Rejected: The id is none of its.
+    """
+    topic = engine.state.topics.get(name)
+    if topic is None:
+        raise UnknownTopic(name)
+    if topic.type != TRANSACTION.name:
+        raise TopicTypeMismatch(
+            f"topic {name!r} takes {topic.type} messages, which are of no transaction"
+        )
+    ids = TransactionIds(engine.state.secret, topic=name, generation=topic.generation)
+    return ids.decode(transaction_id)
+
+
+async def end(
+    engine: Engine, ref: Ref, metrics: TransactionMetrics, *, commits: bool, line: str = ""
+) -> None:
+    """Commit a half or roll it back, as a producer says; it may have this end already.
+
+    Raises:
+        Rejected: It has the other end, or nobody knows any more which.
+        UnknownTopic, DiskFull, Unavailable: As `commit` and `roll_back` do.
+    """
+    if commits:
+        _check_end(await commit(engine, ref, line=line), Fate.DELIVERED)
+        metrics.committed.inc()
+    else:
+        _check_end(await roll_back(engine, ref, line=line), Fate.CANCELLED)
+        metrics.rolled_back.inc()
+
+
+def _check_end(before: Fate, wanted: Fate) -> None:
+    if before in (Fate.HELD, wanted):
+        return
+    if before is Fate.UNKNOWN:
+        raise no_transaction(
+            "the transaction ended over an hour ago, and how is not known any more, "
+            "or it is of a time that the log has not seen"
+        )
+    how = "committed" if before is Fate.DELIVERED else "rolled back"
+    raise no_transaction(f"the transaction was {how} before, and that is its end")
 
 
 async def read_half(engine: Engine, ref: Ref) -> Half | None:

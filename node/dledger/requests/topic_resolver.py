@@ -66,10 +66,10 @@ class TopicResolver:
                 f"{its} (retention.hours), in one log; set that lower, and more for other topics"
             )
 
-    async def topic(self, name: str, *, may_be_made: bool = True) -> Topic:
+    async def topic(self, name: str, *, kind: str = NORMAL.name) -> Topic:
         """Return a topic, creating it if need be.
 
-        What is for a topic of another type than NORMAL may not make one: it would stay NORMAL.
+        Messages of another *kind* than NORMAL may not make one: it would stay NORMAL.
 
         Raises:
             UnknownTopic: It does not exist, and is not created on demand.
@@ -78,13 +78,14 @@ class TopicResolver:
         """
         topics = self._engine.state.topics
         found = topics.get(name)
-        if found is None and self.auto_creates and may_be_made:
+        is_normal = kind == NORMAL.name
+        if found is None and self.auto_creates and is_normal:
             check_may_be_made(name)
             command = CreateTopic(name=name, type=NORMAL.name, queues=self._config.default_queues)
             await self._make("topic", name, command.encode(), lambda: topics.get(name) is not None)
             found = self._engine.state.topics.get(name)
         if found is None:
-            raise UnknownTopic(name, node=self._own_address())
+            raise UnknownTopic(name, node=self._own_address(), kind="" if is_normal else kind)
         self._used_s[name] = time.monotonic()
         return found
 

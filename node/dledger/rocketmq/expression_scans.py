@@ -31,6 +31,7 @@ from dledger.broker.produce import ProduceFrame
 from dledger.broker.queue_positions import Stretch
 from dledger.broker.results import Received
 from dledger.broker.topics import TYPES, Topic
+from dledger.common.metrics import NodeMetrics
 from dledger.errors import OffsetOutOfRange
 from dledger.requests.engine import Engine
 from dledger.rocketmq.expressions import TAGS, Expression, Properties
@@ -104,8 +105,8 @@ class ExpressionScans:
         evaluations: How many messages were evaluated.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, metrics: NodeMetrics) -> None:
+        self._engine, self._metrics = engine, metrics
         self._scans: OrderedDict[_Key, _Scan] = OrderedDict()
         self._free_s = 0.0
         self._turns = 0
@@ -291,6 +292,7 @@ class ExpressionScans:
             found += _matches_in(entry, each, wanted)
             worked_s += now_s() - began_s
             self.evaluations += each.length
+            self._metrics.filter_evaluated_messages.inc(each.length)
         await self._rest(worked_s)
         return found
 

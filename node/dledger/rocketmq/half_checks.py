@@ -31,10 +31,10 @@ from dledger.common.metrics import NodeMetrics
 from dledger.errors import DledgerError, Unavailable
 from dledger.requests.engine import Engine
 from dledger.requests.half_ends import Half, read_half
+from dledger.requests.transaction_ids import TransactionIds
 from dledger.rocketmq.delivery_form import half_form
 from dledger.rocketmq.producers import Producers
 from dledger.rocketmq.telemetry import Telemetry
-from dledger.rocketmq.transaction_ids import TransactionIds
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.rocketmq_stubs import service
 from dledger.types import NodeId
@@ -84,9 +84,10 @@ class HalfChecks:
         metrics: NodeMetrics,
         *,
         ask: AskPeer = nobody,
+        after_ms: Callable[[int], int] = after_check_ms,
     ) -> None:
         self._engine, self._telemetry, self._producers = engine, telemetry, producers
-        self._metrics, self._ask_peer = metrics, ask
+        self._metrics, self._ask_peer, self._after_ms = metrics, ask, after_ms
         self._held: HeldMessages | None = None
         self._due: DueSlots | None = None
         self._known: set[Ref] = set()
@@ -189,7 +190,7 @@ class HalfChecks:
         by_next = dict[int, list[Ref]]()
         for ref, half in halves.items():
             if half is not None:
-                next_ms = date_ms + after_check_ms(half.checks + 1)
+                next_ms = date_ms + self._after_ms(half.checks + 1)
                 by_next.setdefault(next_ms, []).append(ref)
         asked = list[Awaitable[None]]()
         for next_ms, some in by_next.items():

@@ -12,6 +12,7 @@ from typing import Final
 
 from dledger.broker.topics import DELAY, FIFO, NORMAL, PRIORITY, SERVED, TYPES
 from dledger.checks.messages import check_typed
+from dledger.common.limits import FIRST_CHECK_MS, MAX_CHECK_AFTER_MS
 from dledger.errors import TopicTypeMismatch
 from dledger.rpc.rocketmq_stubs import definition
 from dledger.rpc.status import Code, Rejected
@@ -22,9 +23,6 @@ PLAIN: Final = definition.MessageType.NORMAL
 _DUE: Final = "delivery_timestamp"
 _LONG_PAST_MS: Final = 1
 """Instead of 0, which says that a message has no time."""
-FIRST_CHECK_MS: Final = 6_000
-"""How long after a half its producer is asked about it, unless it says."""
-_LATEST_CHECK_MS: Final = 3_600_000
 _CHECK: Final = "orphaned_transaction_recovery_duration"
 _OF_SOME_TYPES: Final = ("message_group", _DUE, "lite_topic", "priority")
 """Fields of a message that only some types of topics know."""
@@ -112,9 +110,9 @@ def check_after_ms(message: definition.Message) -> int:
         return FIRST_CHECK_MS
     asked = system.orphaned_transaction_recovery_duration
     asked_ms = asked.seconds * 1000 + asked.nanos // 1_000_000
-    if asked_ms > _LATEST_CHECK_MS:
+    if asked_ms > MAX_CHECK_AFTER_MS:
         raise Rejected(
             Code.BAD_REQUEST,
-            f"{_CHECK} is {asked_ms} ms, and {_LATEST_CHECK_MS} ms at most is possible",
+            f"{_CHECK} is {asked_ms} ms, and {MAX_CHECK_AFTER_MS} ms at most is possible",
         )
     return asked_ms if asked_ms > 0 else FIRST_CHECK_MS

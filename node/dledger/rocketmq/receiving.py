@@ -29,6 +29,7 @@ from dledger.common.limits import (
     MAX_POLL_MS,
     MAX_RECEIVE_BATCH,
 )
+from dledger.common.metrics import NodeMetrics
 from dledger.common.shares import address_of
 from dledger.errors import (
     DledgerError,
@@ -109,6 +110,7 @@ class Receiver:
         resolver: TopicResolver,
         turns: LongPollQueue,
         clients: ClientRegistry,
+        metrics: NodeMetrics,
         *,
         broken: UnreadableMessages,
         outflow: Outflow,
@@ -118,7 +120,7 @@ class Receiver:
         self._engine, self._resolver = engine, resolver
         self._turns, self._clients, self._broken = turns, clients, broken
         self._outflow, self._unpacking = outflow, unpacking
-        self._scans = ExpressionScans(engine)
+        self._scans = ExpressionScans(engine, metrics)
         self._dead_letters = dead_letters
 
     async def receive(

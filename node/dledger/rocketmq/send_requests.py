@@ -31,10 +31,9 @@ from dledger.checks.names import check_may_be_sent_to
 from dledger.checks.packed import check_small
 from dledger.checks.replays import replay_mark
 from dledger.checks.resources import checked_client_id, topic_name
-from dledger.common.limits import MAX_ID_LENGTH, MAX_MESSAGES
+from dledger.common.limits import FIRST_CHECK_MS, MAX_ID_LENGTH, MAX_MESSAGES
 from dledger.common.replay_mark import ReplayMark
 from dledger.rocketmq.message_types import (
-    FIRST_CHECK_MS,
     PLAIN,
     check_after_ms,
     check_kind,

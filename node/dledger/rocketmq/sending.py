@@ -33,6 +33,7 @@ from dledger.requests.delivery_times import is_to_wait
 from dledger.requests.engine import Engine
 from dledger.requests.recall_handles import RecallHandles
 from dledger.requests.topic_resolver import TopicResolver
+from dledger.requests.transaction_ids import TransactionIds
 from dledger.requests.unpacking import Unpacking
 from dledger.rocketmq.command_batcher import CommandBatcher, Place
 from dledger.rocketmq.producers import Producers
@@ -46,7 +47,6 @@ from dledger.rocketmq.send_requests import (
     encoded_held,
     response_of,
 )
-from dledger.rocketmq.transaction_ids import TransactionIds
 from dledger.rpc.rocketmq_stubs import service
 
 _HALF: Final = TRANSACTION.name
@@ -108,8 +108,7 @@ class Sender:
             UnknownTopic: It does not exist, and is not made on its first use.
             TopicTypeMismatch: It is of another type than the messages.
         """
-        is_normal = sending.kind == NORMAL.name
-        topic = await self._resolver.topic(sending.origin.topic, may_be_made=is_normal)
+        topic = await self._resolver.topic(sending.origin.topic, kind=sending.kind)
         sending.check_topic(topic)
         return topic
 

@@ -257,14 +257,15 @@ class Telemetry:
             async with message as raw:
                 if message.ended:
                     return False
-                if is_subscription(raw):
+                command = command_of(raw)
+                if command and command.settings.WhichOneof("pub_sub") == "subscription":
                     await self._be_current(mine)
-                answer = answer_to(raw, self._subscribed)
+                answer = answer_to(command, self._subscribed)
         except DledgerError as error:
             await mine.write(_refused(code_of(error), str(error)))
             return False
         if answer:
-            self._publishes(mine, topics_of(raw))
+            self._publishes(mine, topics_of(command) if command else ())
             async with self._outflow.room(peer, len(answer)):
                 await mine.write(answer)
         mine.before_bytes = len(raw)
@@ -349,20 +350,19 @@ def _of_nobody(group: str, topics: Sequence[str]) -> Subscribed:
     return Subscribed(DEFAULT)
 
 
-def is_subscription(raw: bytes) -> bool:
-    """Whether a TelemetryCommand has a consumer's Settings."""
+def command_of(raw: bytes) -> service.TelemetryCommand | None:
+    """Return the command that a client sent; None if it is none."""
     try:
-        command = service.TelemetryCommand.FromString(raw)
+        return service.TelemetryCommand.FromString(raw)
     except DecodeError:
-        return False
-    return bool(command.settings.WhichOneof("pub_sub") == "subscription")
+        return None
 
 
-def answer_to(raw: bytes, subscribed: SubscribedTo = _of_nobody) -> bytes:
-    """Return the response to one TelemetryCommand; empty if it needs none."""
-    try:
-        command = service.TelemetryCommand.FromString(raw)
-    except DecodeError:
+def answer_to(
+    command: service.TelemetryCommand | None, subscribed: SubscribedTo = _of_nobody
+) -> bytes:
+    """Return the response to what `command_of` returned; empty if it needs none."""
+    if command is None:
         return _refused(Code.BAD_REQUEST, "expected a TelemetryCommand")
     if not command.HasField("settings"):
         return b""
@@ -370,14 +370,10 @@ def answer_to(raw: bytes, subscribed: SubscribedTo = _of_nobody) -> bytes:
     return bytes(answer.SerializeToString())
 
 
-def topics_of(raw: bytes) -> Sequence[str]:
+def topics_of(command: service.TelemetryCommand) -> Sequence[str]:
     """Return the topics to which a client publishes that sends these Settings: some of them."""
     topics = list[str]()
-    try:
-        settings = service.TelemetryCommand.FromString(raw).settings
-    except DecodeError:
-        return ()
-    for each in settings.publishing.topics[:_TOPICS_KEPT]:
+    for each in command.settings.publishing.topics[:_TOPICS_KEPT]:
         try:
             topics.append(topic_name(each))
         except DledgerError:

@@ -42,7 +42,11 @@ _RULES: Final = (
             "UpdateOffset"
         ),
     ),
-    ("dledger.v1.Ledger", "member", "Append Produce Read ReadBatches ReadIndex Recall"),
+    (
+        "dledger.v1.Ledger",
+        "member",
+        "Append EndTransaction Produce Read ReadBatches ReadIndex Recall",
+    ),
     ("dledger.v1.Topics", "member operator admin", "CreateTopic"),
     ("dledger.v1.Topics", "member operator admin compactor", "ListTopics"),
     ("dledger.v1.Admin", "member operator admin backup compactor", "Status"),

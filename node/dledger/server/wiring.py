@@ -153,6 +153,7 @@ def _messaging_parts(context: RequestContext, turns: LongPollQueue, ask: AskPeer
             resolver,
             turns,
             clients,
+            metrics,
             broken=context.broken,
             outflow=context.outflow,
             unpacking=context.unpacking,

@@ -18,7 +18,7 @@ from dledger.broker.held_commands import encode_produce_held
 from dledger.broker.held_refs import Kind
 from dledger.broker.produce import NO_QUEUE, ProduceFrame, with_queue
 from dledger.broker.queue_choice import chooses_queues, queue_of_batch
-from dledger.broker.topics import DELAY, FIFO, NORMAL, PRIORITY, TYPES, Topic
+from dledger.broker.topics import DELAY, FIFO, NORMAL, PRIORITY, TRANSACTION, TYPES, Topic
 from dledger.checks.messages import (
     check_body_sizes,
     check_born_host,
@@ -33,12 +33,13 @@ from dledger.checks.messages import (
 )
 from dledger.checks.names import check_client_id, check_may_be_sent_to, check_name
 from dledger.common.features import FEATURES
-from dledger.errors import DiskFull, FeatureNotReady, InvalidArgument
+from dledger.common.limits import FIRST_CHECK_MS, MAX_CHECK_AFTER_MS
+from dledger.errors import DiskFull, FeatureNotReady, InvalidArgument, TopicTypeMismatch
 from dledger.requests.delivery_times import is_to_wait
 from dledger.requests.engine import Engine
 
-_BATCHED: Final = (FIFO, PRIORITY)
-"""The types beside NORMAL whose messages producers send in batches; others are held one by one."""
+_BATCHED: Final = (FIFO, DELAY, PRIORITY)
+"""The types beside NORMAL whose messages say of themselves of which type they are."""
 
 
 def checked_batch(command: bytes) -> ProduceFrame:
@@ -69,6 +70,17 @@ def checked_batch(command: bytes) -> ProduceFrame:
     return batch
 
 
+def prepare(command: bytes, topic: Topic, engine: Engine, *, is_typed: bool) -> bytes:
+    """Return a checked batch as it may be proposed for its topic; see `for_topic` and `for_later`.
+
+    Before those of a topic of type DELAY are proposed the group has to have its secret: the answer
+    to what is held has handles.
+    """
+    if topic.type == DELAY.name:
+        return for_later(command, engine)
+    return for_topic(command, topic, is_typed=is_typed)
+
+
 def for_topic(command: bytes, topic: Topic, *, is_typed: bool) -> bytes:
     """Return the PRODUCE command of a checked batch as it may be proposed for its topic.
 
@@ -78,7 +90,7 @@ def for_topic(command: bytes, topic: Topic, *, is_typed: bool) -> bytes:
 
     Args:
         command: The batch, framed.
-        topic: Its topic.
+        topic: Its topic, which is not of type DELAY.
         is_typed: Whether any message has what only some types of topics know.
 
     Raises:
@@ -91,7 +103,7 @@ def for_topic(command: bytes, topic: Topic, *, is_typed: bool) -> bytes:
         return command
     try:
         batch = _only_batch(command)
-        kind = NORMAL.name if batch.typed is None else kind_of(batch.typed.fields)
+        kind = _kind_of_batch(batch)
         if kind != topic.type:
             TYPES[topic.type].check(kind, ())
         return (
@@ -101,24 +113,58 @@ def for_topic(command: bytes, topic: Topic, *, is_typed: bool) -> bytes:
         raise InvalidArgument(f"not a valid batch: {error}") from error
 
 
-def for_later(command: bytes, topic: Topic, engine: Engine, due_ms: Sequence[int]) -> bytes:
-    """Return a PRODUCE of messages with delivery times as it may be proposed for its topic.
+def for_later(command: bytes, engine: Engine) -> bytes:
+    """Return a checked batch for a topic of type DELAY as it may be proposed.
 
-    That is as it is if all are due, else one that holds them.
+    That is as it is if all its messages are due, else one that holds them.
 
     Raises:
-        TopicTypeMismatch: The topic takes messages of another type.
+        TopicTypeMismatch: A message has no delivery time, or the batch is of another type.
         Rejected: One is to be delivered too late.
         Unavailable: What time it is is not known.
         DiskFull: No more are held.
     """
-    if topic.type != DELAY.name:
-        TYPES[topic.type].check(DELAY.name, ())
+    batch = _only_batch(command)
+    DELAY.check(_kind_of_batch(batch), ())
+    due_ms = batch.typed.deliver_at_ms() if batch.typed is not None else ()
+    if 0 in due_ms:
+        raise TopicTypeMismatch(
+            f"topic {batch.topic!r} takes messages with a delivery time, and row {due_ms.index(0)} "
+            "has none: give each one, which may have passed"
+        )
     if not is_to_wait(due_ms, engine.date_ms()):
         return command
     if why := engine.holding_refusal():
         raise DiskFull(why)
     return encode_produce_held(Kind.TIMER, due_ms, command)
+
+
+def for_transactions(command: bytes, topic: Topic, engine: Engine, check_after_ms: int) -> bytes:
+    """Return a checked batch of halves as it may be proposed: each is held until somebody ends it.
+
+    Before it is proposed the group has to have its secret, as for `prepare`.
+
+    Args:
+        command: The batch, framed.
+        topic: Its topic.
+        engine: The leader.
+        check_after_ms: For how long nobody is asked what became of them; 0: as usual.
+
+    Raises:
+        TopicTypeMismatch: The topic, or the batch, is of another type.
+        InvalidArgument: *check_after_ms* is out of range.
+        DiskFull: No more are held.
+    """
+    fields = [] if (typed := _only_batch(command).typed) is None else typed.fields
+    TYPES[topic.type].check(TRANSACTION.name, fields)
+    if not 0 <= check_after_ms <= MAX_CHECK_AFTER_MS:
+        raise InvalidArgument(
+            f"a transaction is asked about after 0 to {MAX_CHECK_AFTER_MS} ms, not {check_after_ms}"
+        )
+    if why := engine.state.held.full:
+        raise DiskFull(why)
+    due_ms = (engine.date_ms() or engine.now_ms()) + (check_after_ms or FIRST_CHECK_MS)
+    return encode_produce_held(Kind.HALF, [due_ms] * _only_batch(command).count, command)
 
 
 def _only_batch(command: bytes) -> ProduceFrame:
@@ -161,6 +207,10 @@ def _check_each(batch: ProduceFrame) -> None:
             check_typed(message.typed)
     if batch.typed is not None:
         kind_of(batch.typed.fields)
+
+
+def _kind_of_batch(batch: ProduceFrame) -> str:
+    return NORMAL.name if batch.typed is None else kind_of(batch.typed.fields)
 
 
 def kind_of(fields: Sequence[str]) -> str:

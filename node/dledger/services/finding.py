@@ -16,7 +16,7 @@ from typing import Final
 from dledger.broker.consume_queue import ConsumeQueue
 from dledger.broker.queue_positions import Stretch
 from dledger.broker.topics import Topic
-from dledger.errors import InvalidArgument, TopicMadeAnew, UnknownTopic
+from dledger.errors import InvalidArgument, OffsetOutOfRange, TopicMadeAnew, UnknownTopic
 from dledger.requests.engine import Engine
 from dledger.requests.places import Places
 from dledger.services.erasing import next_step
@@ -94,11 +94,19 @@ class Finder:
         queue = self._queue(sought, topic)
         at, end = max(sought.first, queue.first), sought.end or queue.end
         found, size_bytes, until_s = list[StoredMessage](), 0, time.monotonic() + _CALL_S
+        missed = -1
         while at < end and size_bytes < _FOUND_BYTES:
             slices, at = next_step(self._queue(sought, topic), at, end)
-            for (index, *_), rows in groupby(slices, key=lambda each: each[3:]):
-                entry = await self._engine.read_entry(index)
-                hits = await asyncio.to_thread(found_in, entry, list(rows), sought)
+            for (index, *_), same in groupby(slices, key=lambda each: each[3:]):
+                rows = list(same)
+                try:
+                    entry = await self._engine.read_entry(index)
+                except OffsetOutOfRange:
+                    if missed == rows[0].first:
+                        raise
+                    missed = at = rows[0].first  # copied elsewhere meanwhile, or dropped
+                    break
+                hits = await asyncio.to_thread(found_in, entry, rows, sought)
                 found += hits
                 size_bytes += sum(len(each.message.body) for each in hits)
                 if size_bytes >= _FOUND_BYTES:

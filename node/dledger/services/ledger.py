@@ -16,11 +16,11 @@ from functools import partial
 from typing import Final
 
 from dledger.broker.command_frame import MalformedCommandError
-from dledger.broker.held_refs import HELD_QUEUE, Ref
+from dledger.broker.held_refs import HELD_QUEUE
 from dledger.broker.message import Columns
 from dledger.broker.produce import NO_QUEUE, encode_produce
 from dledger.broker.results import Produced
-from dledger.broker.topics import DELAY
+from dledger.broker.topics import DELAY, NORMAL, TRANSACTION
 from dledger.calls.caller import Caller
 from dledger.calls.method import AnyMethod, Ended
 from dledger.calls.service import Service
@@ -39,14 +39,15 @@ from dledger.door.contract import Stream
 from dledger.errors import DledgerError, MessageIdConflict, NotLeader
 from dledger.requests.context import RequestContext
 from dledger.requests.current_state import READ_INDEX, catch_up
-from dledger.requests.recall_handles import RecallHandles
+from dledger.requests.half_ends import end, half_named
 from dledger.requests.recalls import recall
 from dledger.rpc.channel import LEADER_KEY, NOTHING_TAKEN_KEY
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.requests import parsed
 from dledger.rpc.status import grpc_code_of
 from dledger.rpc.typed_messages import typed_of
-from dledger.services.batches import for_later, for_topic, kind_of
+from dledger.services.batches import for_transactions, kind_of, prepare
+from dledger.services.held_responses import halves_response, held_response
 from dledger.services.native import NativeHandlers, native_method, native_stream
 from dledger.services.producing import Producing
 from dledger.services.reading import BatchReading, QueueSlice, encoded
@@ -54,6 +55,8 @@ from dledger.services.record_message import record_message
 from dledger.types import NO_PRIORITY, Typed
 
 SERVICE_NAME: Final = "dledger.v1.Ledger"
+_HOLDING: Final = frozenset({DELAY.name, TRANSACTION.name})
+"""The types of topics of which messages are held."""
 _ELECTION_WAIT_S: Final = 1.0
 _RESPONSE_RECORDS: Final = 1_024
 _RESPONSE_BYTES: Final = 1 << 20
@@ -78,27 +81,30 @@ class LedgerHandlers(NativeHandlers):
             f"/{SERVICE_NAME}/Append", pb.AppendRequest, self._append, messages=_messages
         )
         recall_ = native_method(f"/{SERVICE_NAME}/Recall", pb.RecallRequest, self._recall)
+        end_ = native_method(
+            f"/{SERVICE_NAME}/EndTransaction", pb.EndTransactionRequest, self._end_transaction
+        )
         read_index = native_method(READ_INDEX, pb.ReadIndexRequest, self._read_index)
         streams = (self._producing, self._reading, self._reading_batches)
-        return Service(self._pipeline, [append, recall_, read_index, *streams])
+        return Service(self._pipeline, [append, recall_, end_, read_index, *streams])
 
     async def _append(self, request: pb.AppendRequest, _: Caller) -> pb.AppendResponse:
         topic = request.topic
         check_name("topic", topic)
         check_may_be_sent_to(topic)
         command, request_client = command_of(request), request.client_id
-        due_ms, ids = request.deliver_at_ms, list[str]()
-        if due_ms:
-            ids = [record.message_id for record in request.records]
-        is_typed = any(each.HasField("typed") for each in request.records)
+        half = request.half.check_after_ms if request.HasField("half") else None
+        is_typed = bool(request.deliver_at_ms) or any(r.HasField("typed") for r in request.records)
+        kind = _kind_of(request) if half is not None or is_typed else NORMAL.name
+        ids = () if kind == NORMAL.name else [r.message_id.encode() for r in request.records]
         del request  # free this second copy of the bodies while the command waits
-        may_be_made = not is_typed and not due_ms
-        found = await self._context.resolver.topic(topic, may_be_made=may_be_made)
-        if due_ms:
-            secret = await self._context.resolver.secret()
-            command = for_later(command, found, self._engine, [due_ms] * len(ids))
+        found = await self._context.resolver.topic(topic, kind=kind)
+        if found.type in _HOLDING:
+            await self._context.resolver.secret()  # before: nothing is to be held without a name
+        if half is not None:
+            command = for_transactions(command, found, self._engine, half)
         else:
-            command = for_topic(command, found, is_typed=is_typed)
+            command = prepare(command, found, self._engine, is_typed=is_typed)
         if (topics := self._engine.state.topics).full:
             topics.check_takes(topic)
         line = f"client {request_client}"  # admission is fair per connection already
@@ -108,9 +114,10 @@ class LedgerHandlers(NativeHandlers):
         if stored.conflicts:
             self._context.metrics.message_id_conflicts.inc(len(stored.conflicts))
             raise MessageIdConflict.of(stored.conflicts)
+        if half is not None:
+            return halves_response(stored, self._engine.state.secret)
         if HELD_QUEUE in stored.queue_ids:
-            handles = RecallHandles(secret, topic=topic, generation=stored.generation)
-            return _held_response(stored, ids, handles)
+            return held_response(stored, ids, self._engine.state.secret)
         return pb.AppendResponse(
             queue_id=stored.queue_id, offsets=stored.offsets, index=stored.index
         )
@@ -119,6 +126,15 @@ class LedgerHandlers(NativeHandlers):
         check_name("topic", request.topic)
         message_id = await recall(self._engine, request.topic, request.recall_handle)
         return pb.RecallResponse(message_id=message_id)
+
+    async def _end_transaction(
+        self, request: pb.EndTransactionRequest, caller: Caller
+    ) -> pb.EndTransactionResponse:
+        check_name("topic", request.topic)
+        ref = half_named(self._engine, request.topic, request.transaction_id)
+        metrics = self._context.metrics.transactions
+        await end(self._engine, ref, metrics, commits=request.commits, line=caller.line)
+        return pb.EndTransactionResponse()
 
     async def _produce(self, caller: Caller, stream: Stream) -> None:
         ask = partial(self._pipeline.ask, self._producing, caller)
@@ -242,22 +258,6 @@ def command_of(request: pb.AppendRequest) -> bytes:
     )
 
 
-def _held_response(
-    stored: Produced, ids: Sequence[str], handles: RecallHandles
-) -> pb.AppendResponse:
-    """Return the answer for messages of which some are held, or were when they were first sent."""
-    places = list(zip(stored.queue_ids, stored.offsets, strict=True))
-    return pb.AppendResponse(
-        queue_id=next((queue for queue, _ in places if queue != HELD_QUEUE), NO_QUEUE),
-        offsets=[-1 if queue == HELD_QUEUE else offset for queue, offset in places],
-        index=stored.index,
-        recall_handles=[
-            handles.encode(Ref.unpack(offset), message_id) if queue == HELD_QUEUE else ""
-            for (queue, offset), message_id in zip(places, ids, strict=True)
-        ],
-    )
-
-
 def _checked_columns(records: Sequence[pb.Record], deliver_at_ms: int = 0) -> Columns:
     """Return a batch in columns; each rule checks a column rather than every message."""
     message_ids = [record.message_id for record in records]
@@ -295,6 +295,17 @@ def _checked_columns(records: Sequence[pb.Record], deliver_at_ms: int = 0) -> Co
         properties=properties,
         typed=typed if any(typed) else (),
     )
+
+
+def _kind_of(request: pb.AppendRequest) -> str:
+    """Return the type of a checked request's messages."""
+    if request.HasField("half"):
+        return TRANSACTION.name
+    if request.deliver_at_ms:
+        return DELAY.name
+    typed = (typed_of(each.typed) for each in request.records)
+    fields = {name for each in typed for name in _fields_of(each)}
+    return kind_of(sorted(fields)) if fields else NORMAL.name
 
 
 def _fields_of(typed: Typed) -> Iterator[str]:

@@ -19,13 +19,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from dledger.broker.held_refs import HELD_QUEUE
 from dledger.broker.produce import ProduceFrame
 from dledger.broker.results import Produced
+from dledger.broker.topics import DELAY, NORMAL
 from dledger.calls.rules import Asked
 from dledger.errors import (
     DiskFull,
@@ -44,15 +46,16 @@ from dledger.errors import (
 from dledger.requests.context import RequestContext
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.requests import parsed
-from dledger.rpc.status import bug
-from dledger.services.batches import checked_batch, for_topic
+from dledger.rpc.status import Rejected, bug
+from dledger.services.batches import checked_batch, kind_of, prepare
+from dledger.services.held_responses import places_of, recall_handles
 
 if TYPE_CHECKING:
     from dledger.calls.admission import Request
 
 logger = logging.getLogger(__name__)
 
-_OF_SOME: Final = (IllegalKey, IllegalGroup, SeveralQueues, TopicTypeMismatch)
+_OF_SOME: Final = (IllegalKey, IllegalGroup, Rejected, SeveralQueues, TopicTypeMismatch)
 """What a batch of several callers is refused for though it may fit some of them."""
 _OVERLOAD_PAUSE_S: Final = 0.01
 _UNREAD_S: Final = 10.0
@@ -66,6 +69,7 @@ class _Batch:
     Attributes:
         taken: Whether it was proposed; if not, *result* says why.
         stops: Whether the stream ends with its answer, because messages of other callers are in it.
+        ids: If they may be held: the messages' ids, which their recall handles have.
     """
 
     id: int
@@ -74,6 +78,7 @@ class _Batch:
     result: asyncio.Future[object]
     taken: bool
     stops: bool = False
+    ids: Sequence[bytes] = ()
 
     def lost(self) -> BaseException | None:
         """Return why the outcome is unknown, if it is; call once *result* is done."""
@@ -195,6 +200,7 @@ class Producing:
         None: the stream closed first. Raises what a rule refuses it with.
         """
         command, messages, producer = batch.command, 0, ""
+        ids: Sequence[bytes] = ()
         refused: DledgerError | None = None
         stops = False
         try:
@@ -206,6 +212,7 @@ class Producing:
             if asked is not None:
                 asked.admit(calls=0, messages=messages, size_bytes=len(command))
             command, refused = await self._for_topic(command, checked)
+            ids = checked.message_ids() if checked.typed is not None else ()
             stops = batch.joined and isinstance(refused, _OF_SOME)
         while not self._closed and self._is_full(len(command), messages):
             await self._make_room()
@@ -222,7 +229,7 @@ class Producing:
             result = asyncio.get_running_loop().create_future()
             result.set_exception(refused)
         if result is not None:
-            taken = _Batch(batch.id, len(command), messages, result, refused is None, stops)
+            taken = _Batch(batch.id, len(command), messages, result, refused is None, stops, ids)
             self._under_way.append(taken)
             self._bytes += len(command)
             self._messages += messages
@@ -245,10 +252,13 @@ class Producing:
         """
         try:
             is_typed = batch.typed is not None
-            topic = await self._resolver.topic(batch.topic, may_be_made=not is_typed)
+            kind = NORMAL.name if batch.typed is None else kind_of(batch.typed.fields)
+            topic = await self._resolver.topic(batch.topic, kind=kind)
             if (topics := self._engine.state.topics).full:
                 topics.check_takes(batch.topic)
-            return for_topic(command, topic, is_typed=is_typed), None
+            if topic.type == DELAY.name:
+                await self._resolver.secret()  # before: nothing is to be held without a handle
+            return prepare(command, topic, self._engine, is_typed=is_typed), None
         except (Refused, RateLimited, DiskFull) as error:
             return command, error
 
@@ -311,7 +321,7 @@ class Producing:
             self._under_way.popleft()
             self._bytes -= oldest.size_bytes
             self._messages -= oldest.messages
-            answers.append(_answer(oldest))
+            answers.append(_answer(oldest, self._engine.state.secret))
             self._answered(refusal := _error_of(oldest))
             if isinstance(refusal, DiskFull):  # what is behind it waited for room as well
                 self._close()
@@ -362,7 +372,7 @@ def _stored(batch: _Batch) -> Produced:
     return stored
 
 
-def _answer(batch: _Batch) -> pb.ProduceAnswer:
+def _answer(batch: _Batch, secret: bytes) -> pb.ProduceAnswer:
     error = _error_of(batch)
     if isinstance(error, DiskFull):
         return pb.ProduceAnswer(id=batch.id, disk_full=str(error))
@@ -372,12 +382,15 @@ def _answer(batch: _Batch) -> pb.ProduceAnswer:
             id=batch.id, refused=str(error), stopped=batch.stops, key_queues=queues
         )
     stored = _stored(batch)
-    in_a_row = isinstance(stored.offsets, range)
+    is_held = bool(batch.ids) and HELD_QUEUE in stored.queue_ids
+    queue_id, offsets = places_of(stored) if is_held else (stored.queue_id, stored.offsets)
+    in_a_row = isinstance(offsets, range)
     return pb.ProduceAnswer(
         id=batch.id,
-        queue_id=stored.queue_id,
-        first_offset=stored.offsets[0],
-        offsets=() if in_a_row else stored.offsets,
+        queue_id=queue_id,
+        first_offset=offsets[0],
+        offsets=() if in_a_row else offsets,
         index=stored.index,
         conflicts=stored.conflicts,
+        recall_handles=recall_handles(stored, batch.ids, secret) if is_held else (),
     )

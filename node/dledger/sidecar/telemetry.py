@@ -16,7 +16,7 @@ import grpc.aio
 
 from dledger.common.backoff import Backoff
 from dledger.door.contract import Failed, Stream
-from dledger.rocketmq.telemetry import answer_to
+from dledger.rocketmq.telemetry import answer_to, command_of
 from dledger.sidecar.reach import Reach
 from dledger.sidecar.upstream import Metadata, Upstream, path_of
 
@@ -53,7 +53,7 @@ class TelemetryPassage:
                 await up
 
     async def _pass_on(self, message: bytes) -> None:
-        if answer_to(message):
+        if answer_to(command_of(message)):
             self._settings, self._is_answered = message, False
             if self._reach.away:
                 self._answer_here()
@@ -67,7 +67,7 @@ class TelemetryPassage:
         if not self._is_answered:
             self._is_answered = True
             with contextlib.suppress(Failed):
-                self._stream.send_now(answer_to(self._settings))
+                self._stream.send_now(answer_to(command_of(self._settings)))
 
     async def _write(self, message: bytes) -> None:
         call = self._call

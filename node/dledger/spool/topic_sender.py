@@ -52,14 +52,16 @@ class SendResult:
     Attributes:
         message_id: Its idempotency key.
         spooled: True: it is on the local disk and will be replayed. False: the group stored it.
-        queue_id: Where the group stored it; None while it is spooled.
-        offset: Its queue offset; None while it is spooled.
+        queue_id: Where the group stored it; None while it is spooled, or waits for its time.
+        offset: Its queue offset; likewise.
+        recall_handle: If the group holds it until its time: what recalls it (`Client.recall`).
     """
 
     message_id: str
     spooled: bool
     queue_id: int | None = None
     offset: int | None = None
+    recall_handle: str = ""
 
 
 @dataclass(slots=True)
@@ -174,12 +176,14 @@ class TopicSender:
         self._gate.opened()
         self._limit = min(self._limit * 2, self._batch_records)
         self._counts.stored += len(batch)
-        for pending, offset in zip(batch, stored.offsets, strict=True):
+        handles = stored.recall_handles or ("",) * len(batch)
+        for pending, offset, handle in zip(batch, stored.offsets, handles, strict=True):
             result = SendResult(
                 message_id=pending.message.record.message_id,
                 spooled=False,
-                queue_id=stored.queue_id,
-                offset=offset,
+                queue_id=None if handle else stored.queue_id,
+                offset=None if handle else offset,
+                recall_handle=handle,
             )
             _settle(pending, result)
 

@@ -116,6 +116,7 @@ class EventReason(StrEnum):
     SPEC_ACCEPTED = "SpecAccepted"
     DEGRADED = "Degraded"
     RECOVERED = "Recovered"
+    RESTORED_MESSAGES_WAIT = "RestoredMessagesWait"
     GROUP_ID_MISMATCH = "GroupIdMismatch"
     CHILD_REPAIRED = "ChildRepaired"
     CERTIFICATES_ROTATED = "CertificatesRotated"

@@ -354,9 +354,9 @@ def _waiting(facts: Facts) -> Finding | None:
     if not count:
         return None
     sentence = (
-        f"{count} messages that were to be delivered later wait since the restore, as "
-        "spec.bootstrap.recovery.held says: `dledger held resume --fire` delivers them when they "
-        "are due, --drop never does"
+        f"{count} messages that were to be delivered later, or are of open transactions, wait "
+        "since the restore, as spec.bootstrap.recovery.held says: `dledger held resume --fire` "
+        "goes on with them, --drop never delivers them"
     )
     return "True", Reason.RESTORED_MESSAGES_WAIT, sentence
 

@@ -102,7 +102,7 @@ def events(before: Json, after: Json) -> Iterator[Event]:
     if _recovered(before, after, "SpecValid", "False", "True"):
         yield Event(EventReason.SPEC_ACCEPTED, _message(after, "SpecValid"))
     if _turned(before, after, "Degraded", "True"):
-        yield Event(EventReason.DEGRADED, _message(after, "Degraded"), warning=True)
+        yield _degraded_told(after)
     if _recovered(before, after, "Degraded", "True", "False"):
         yield Event(EventReason.RECOVERED, "the group is as expected again")
     if (told := _rollout_told(before, after)) is not None:
@@ -260,6 +260,14 @@ def _recovered(before: Json, after: Json, kind: str, ill: str, well: str) -> boo
     """Whether a condition was *ill* and now is *well*; what was unknown was not told."""
     old, new = _condition(before, kind), _condition(after, kind)
     return old is not None and (old["status"], new["status"]) == (ill, well)
+
+
+def _degraded_told(after: Json) -> Event:
+    """Return the Event of a group that is degraded; what waits for a word has its own."""
+    message = _message(after, "Degraded")
+    if _condition(after, "Degraded")["reason"] == Reason.RESTORED_MESSAGES_WAIT:
+        return Event(EventReason.RESTORED_MESSAGES_WAIT, message, warning=True)
+    return Event(EventReason.DEGRADED, message, warning=True)
 
 
 def _rollout_told(before: Json, after: Json) -> Event | None:

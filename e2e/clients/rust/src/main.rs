@@ -13,7 +13,7 @@ use std::time::Duration;
 use rocketmq::conf::{ClientOption, ProducerOption, SimpleConsumerOption};
 use rocketmq::model::common::{FilterExpression, FilterType};
 use rocketmq::model::message::{MessageBuilder, MessageView};
-use rocketmq::model::transaction::TransactionResolution;
+use rocketmq::model::transaction::{Transaction, TransactionResolution};
 use rocketmq::{Producer, SimpleConsumer};
 use serde_json::{json, Value};
 use sha2::{Digest, Sha256};
@@ -65,7 +65,13 @@ async fn start_producer(clients: Shared, asked: &Value) -> Answer {
     let mut option = ProducerOption::default();
     option.set_topics(vec![text(asked, "topic")]);
     let mut producer = if asked["transaction"].as_bool().unwrap_or(false) {
-        let checker = Box::new(|_: String, _: MessageView| TransactionResolution::COMMIT);
+        let checker = Box::new(|_: String, half: MessageView| {
+            if half.body().starts_with(b"no") {
+                TransactionResolution::ROLLBACK
+            } else {
+                TransactionResolution::COMMIT
+            }
+        });
         Producer::new_transaction_producer(option, options(asked), checker)
     } else {
         Producer::new(option, options(asked))
@@ -106,8 +112,14 @@ async fn send(clients: Shared, asked: &Value) -> Answer {
     }
     if asked["transaction"].as_bool().unwrap_or(false) {
         let message = message.enable_transaction().build().map_err(failed)?;
-        producer.send_transaction_message(message).await.map_err(failed)?;
-        return Ok(json!({}));
+        let transaction = producer.send_transaction_message(message).await.map_err(failed)?;
+        let ended = match text(asked, "end") {
+            "commit" => transaction.commit().await,
+            "rollback" => transaction.rollback().await,
+            _ => Ok(()),
+        };
+        // The message is sent: where its end failed, its checker decides.
+        return Ok(ended.map_or_else(|error| json!({"end_error": failed(error)}), |()| json!({})));
     }
     let receipt = producer.send(message.build().map_err(failed)?).await.map_err(failed)?;
     Ok(json!({"message_id": receipt.message_id()}))

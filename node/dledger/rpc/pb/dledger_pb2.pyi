@@ -7,18 +7,26 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class AppendRequest(_message.Message):
-    __slots__ = ("client_id", "topic", "queue_id", "records", "deliver_at_ms")
+    __slots__ = ("client_id", "topic", "queue_id", "records", "deliver_at_ms", "half")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     DELIVER_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    HALF_FIELD_NUMBER: _ClassVar[int]
     client_id: str
     topic: str
     queue_id: int
     records: _containers.RepeatedCompositeFieldContainer[Record]
     deliver_at_ms: int
-    def __init__(self, client_id: _Optional[str] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., records: _Optional[_Iterable[_Union[Record, _Mapping]]] = ..., deliver_at_ms: _Optional[int] = ...) -> None: ...
+    half: Half
+    def __init__(self, client_id: _Optional[str] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., records: _Optional[_Iterable[_Union[Record, _Mapping]]] = ..., deliver_at_ms: _Optional[int] = ..., half: _Optional[_Union[Half, _Mapping]] = ...) -> None: ...
+
+class Half(_message.Message):
+    __slots__ = ("check_after_ms",)
+    CHECK_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
+    check_after_ms: int
+    def __init__(self, check_after_ms: _Optional[int] = ...) -> None: ...
 
 class Record(_message.Message):
     __slots__ = ("message_id", "body", "tag", "keys", "properties", "born_at_ms", "typed")
@@ -46,16 +54,18 @@ class Record(_message.Message):
     def __init__(self, message_id: _Optional[str] = ..., body: _Optional[bytes] = ..., tag: _Optional[str] = ..., keys: _Optional[_Iterable[str]] = ..., properties: _Optional[_Mapping[str, str]] = ..., born_at_ms: _Optional[int] = ..., typed: _Optional[_Union[Typed, _Mapping]] = ...) -> None: ...
 
 class AppendResponse(_message.Message):
-    __slots__ = ("queue_id", "offsets", "index", "recall_handles")
+    __slots__ = ("queue_id", "offsets", "index", "recall_handles", "transaction_ids")
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     RECALL_HANDLES_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTION_IDS_FIELD_NUMBER: _ClassVar[int]
     queue_id: int
     offsets: _containers.RepeatedScalarFieldContainer[int]
     index: int
     recall_handles: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, queue_id: _Optional[int] = ..., offsets: _Optional[_Iterable[int]] = ..., index: _Optional[int] = ..., recall_handles: _Optional[_Iterable[str]] = ...) -> None: ...
+    transaction_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, queue_id: _Optional[int] = ..., offsets: _Optional[_Iterable[int]] = ..., index: _Optional[int] = ..., recall_handles: _Optional[_Iterable[str]] = ..., transaction_ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RecallRequest(_message.Message):
     __slots__ = ("topic", "recall_handle")
@@ -70,6 +80,20 @@ class RecallResponse(_message.Message):
     MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
     message_id: str
     def __init__(self, message_id: _Optional[str] = ...) -> None: ...
+
+class EndTransactionRequest(_message.Message):
+    __slots__ = ("topic", "transaction_id", "commits")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
+    COMMITS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    transaction_id: str
+    commits: bool
+    def __init__(self, topic: _Optional[str] = ..., transaction_id: _Optional[str] = ..., commits: _Optional[bool] = ...) -> None: ...
+
+class EndTransactionResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class ProduceBatches(_message.Message):
     __slots__ = ("batches",)
@@ -94,7 +118,7 @@ class ProduceAnswers(_message.Message):
     def __init__(self, answers: _Optional[_Iterable[_Union[ProduceAnswer, _Mapping]]] = ...) -> None: ...
 
 class ProduceAnswer(_message.Message):
-    __slots__ = ("id", "queue_id", "first_offset", "offsets", "index", "conflicts", "refused", "disk_full", "key_queues", "stopped")
+    __slots__ = ("id", "queue_id", "first_offset", "offsets", "index", "conflicts", "refused", "disk_full", "key_queues", "stopped", "recall_handles")
     ID_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -105,6 +129,7 @@ class ProduceAnswer(_message.Message):
     DISK_FULL_FIELD_NUMBER: _ClassVar[int]
     KEY_QUEUES_FIELD_NUMBER: _ClassVar[int]
     STOPPED_FIELD_NUMBER: _ClassVar[int]
+    RECALL_HANDLES_FIELD_NUMBER: _ClassVar[int]
     id: int
     queue_id: int
     first_offset: int
@@ -115,7 +140,8 @@ class ProduceAnswer(_message.Message):
     disk_full: str
     key_queues: int
     stopped: bool
-    def __init__(self, id: _Optional[int] = ..., queue_id: _Optional[int] = ..., first_offset: _Optional[int] = ..., offsets: _Optional[_Iterable[int]] = ..., index: _Optional[int] = ..., conflicts: _Optional[_Iterable[int]] = ..., refused: _Optional[str] = ..., disk_full: _Optional[str] = ..., key_queues: _Optional[int] = ..., stopped: _Optional[bool] = ...) -> None: ...
+    recall_handles: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, id: _Optional[int] = ..., queue_id: _Optional[int] = ..., first_offset: _Optional[int] = ..., offsets: _Optional[_Iterable[int]] = ..., index: _Optional[int] = ..., conflicts: _Optional[_Iterable[int]] = ..., refused: _Optional[str] = ..., disk_full: _Optional[str] = ..., key_queues: _Optional[int] = ..., stopped: _Optional[bool] = ..., recall_handles: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ReadRequest(_message.Message):
     __slots__ = ("topic", "queue_id", "start_offset", "max_records", "follow", "linearizable", "joined", "generation", "with_gaps")

@@ -45,6 +45,11 @@ class LedgerStub:
                 request_serializer=dledger__pb2.RecallRequest.SerializeToString,
                 response_deserializer=dledger__pb2.RecallResponse.FromString,
                 _registered_method=True)
+        self.EndTransaction = channel.unary_unary(
+                '/dledger.v1.Ledger/EndTransaction',
+                request_serializer=dledger__pb2.EndTransactionRequest.SerializeToString,
+                response_deserializer=dledger__pb2.EndTransactionResponse.FromString,
+                _registered_method=True)
         self.Produce = channel.stream_stream(
                 '/dledger.v1.Ledger/Produce',
                 request_serializer=dledger__pb2.ProduceBatches.SerializeToString,
@@ -81,6 +86,14 @@ class LedgerServicer:
     def Recall(self, request, context):
         """Recalls a message that waits for its time: nobody ever gets it, if the answer is good; a repeated
         call has the same. FAILED_PRECONDITION if it was delivered, or that is too long ago to be known.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def EndTransaction(self, request, context):
+        """Ends a transaction: a majority has it when this is answered. May be repeated for an hour, at any
+        node; the first end counts. FAILED_PRECONDITION if it has the other one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -132,6 +145,11 @@ def add_LedgerServicer_to_server(servicer, server):
                     servicer.Recall,
                     request_deserializer=dledger__pb2.RecallRequest.FromString,
                     response_serializer=dledger__pb2.RecallResponse.SerializeToString,
+            ),
+            'EndTransaction': grpc.unary_unary_rpc_method_handler(
+                    servicer.EndTransaction,
+                    request_deserializer=dledger__pb2.EndTransactionRequest.FromString,
+                    response_serializer=dledger__pb2.EndTransactionResponse.SerializeToString,
             ),
             'Produce': grpc.stream_stream_rpc_method_handler(
                     servicer.Produce,
@@ -209,6 +227,33 @@ class Ledger:
             '/dledger.v1.Ledger/Recall',
             dledger__pb2.RecallRequest.SerializeToString,
             dledger__pb2.RecallResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EndTransaction(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dledger.v1.Ledger/EndTransaction',
+            dledger__pb2.EndTransactionRequest.SerializeToString,
+            dledger__pb2.EndTransactionResponse.FromString,
             options,
             channel_credentials,
             insecure,
