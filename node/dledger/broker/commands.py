@@ -455,7 +455,7 @@ class CancelHeld:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PauseHeld:
-    """Let all that is held now wait for a word; a pause of the same id does nothing again.
+    """Let all that is held now wait for a word; the newest pause, said again, does nothing.
 
     *pause_id* has 1 to `MAX_PAUSE_ID` characters: a restored log has that of its restore.
     """

@@ -14,6 +14,7 @@ import org.apache.rocketmq.client.apis.ClientConfiguration;
 import org.apache.rocketmq.client.apis.ClientServiceProvider;
 import org.apache.rocketmq.client.apis.consumer.ConsumeResult;
 import org.apache.rocketmq.client.apis.consumer.FilterExpression;
+import org.apache.rocketmq.client.apis.message.Message;
 import org.apache.rocketmq.client.apis.producer.Producer;
 
 public final class Hello {
@@ -28,13 +29,13 @@ public final class Hello {
                 .setEndpoints(endpoints)
                 .enableSsl(false) // it is on by default; leave it on for port 8082
                 .build();
-        Producer producer = built(() -> client.newProducerBuilder()
+        Producer producer = tried(() -> client.newProducerBuilder()
                 .setClientConfiguration(configuration)
                 .setTopics(topic)
                 .build());
         Set<String> bodies = ConcurrentHashMap.newKeySet();
         CountDownLatch complete = new CountDownLatch(MESSAGES);
-        AutoCloseable consumer = built(() -> client.newPushConsumerBuilder()
+        AutoCloseable consumer = tried(() -> client.newPushConsumerBuilder()
                 .setClientConfiguration(configuration)
                 .setConsumerGroup(topic + "-readers")
                 .setSubscriptionExpressions(
@@ -49,10 +50,11 @@ public final class Hello {
                 })
                 .build());
         for (int number = 0; number < MESSAGES; number++) {
-            producer.send(client.newMessageBuilder()
+            Message message = client.newMessageBuilder()
                     .setTopic(topic)
                     .setBody(("hello " + number).getBytes(StandardCharsets.UTF_8))
-                    .build());
+                    .build();
+            tried(() -> producer.send(message));
         }
         boolean all = complete.await(60, TimeUnit.SECONDS);
         consumer.close();
@@ -60,11 +62,11 @@ public final class Hello {
         System.exit(all ? 0 : 1);
     }
 
-    /** Builds a client, which fails while the group is away: tries for a minute and more. */
-    private static <T> T built(Callable<T> build) throws Exception {
+    /** Calls until it does not fail, as it does while the group is away; for a minute and more. */
+    private static <T> T tried(Callable<T> call) throws Exception {
         for (int attempt = 1; ; attempt++) {
             try {
-                return build.call();
+                return call.call();
             } catch (Exception error) {
                 if (attempt == TRIES) {
                     throw error;
