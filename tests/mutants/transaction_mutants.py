@@ -100,9 +100,17 @@ TRANSACTION_MUTANTS = (
     Mutant(
         name="only this node's producers are asked",
         file="rocketmq/half_checks.py",
-        old="        for endpoint in self._engine.endpoints():\n",
-        new="        for endpoint in ():\n",
+        old="for each in self._engine.endpoints() if each.node_id != own)]\n",
+        new="for each in ())]\n",
         why="a producer that is connected to a follower is never asked",
+        checks=(_DOOR,),
+    ),
+    Mutant(
+        name="always the same stream of a producer is asked",
+        file="rocketmq/half_checks.py",
+        old="        first = checks // 2 % len(nodes)",
+        new="        first = 0",
+        why="one of which nobody reads takes every question, and the half stays open",
         checks=(_DOOR,),
     ),
     Mutant(

@@ -357,6 +357,19 @@ async def test_producers_are_asked_in_turn(client: RocketClient, group: MemoryGr
     assert _checks(group) == [2]
 
 
+async def test_a_client_is_asked_by_each_of_its_streams_in_turn(
+    client: RocketClient, group: MemoryGroup
+) -> None:
+    """One may have a connection of which nobody reads any more; that was written is no answer."""
+    async with _producer(group, 0) as unread, _producer(group, 1) as read:
+        await _begin(client)
+        group.clock_skew_ms += 6_001
+        await unread.asked()
+        group.clock_skew_ms += 30_001
+
+        await read.asked()
+
+
 async def test_a_half_that_nobody_ends_stays_and_is_asked_about_seldom(
     client: RocketClient, group: MemoryGroup
 ) -> None:

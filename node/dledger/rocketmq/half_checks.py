@@ -234,25 +234,33 @@ class HalfChecks:
             topic=half.topic, client_ids=rest, command=command, others=True, but_not=author
         )
         for request in (own, other) if checks % 2 else (other, own):
-            if await self._ask_everywhere(request):
+            if await self._ask_everywhere(request, checks):
                 return True
         return False
 
-    async def _ask_everywhere(self, request: pb.AskProducersRequest) -> bool:
-        """Ask one client, here or at another node; return whether one was."""
-        if await _ask_here(self._telemetry, request):
-            return True
-        raw = request.SerializeToString()
-        for endpoint in self._engine.endpoints():
-            if endpoint.node_id == self._engine.node_id:
-                continue
-            try:
-                answer = await self._ask_peer(endpoint.node_id, ASK_PATH, raw, _ASK_S)
-                if pb.AskProducersResponse.FromString(answer).asked:
-                    return True
-            except (DledgerError, DecodeError) as error:
-                logger.debug("%s asks no producer: %s", endpoint.name, error)
+    async def _ask_everywhere(self, request: pb.AskProducersRequest, checks: int) -> bool:
+        """Ask one client, here or at another node; return whether one was.
+
+        Each check begins with another node: a stream may take a question of which nobody reads, and
+        the same client have a better one elsewhere.
+        """
+        own = self._engine.node_id
+        nodes = [own, *(each.node_id for each in self._engine.endpoints() if each.node_id != own)]
+        first = checks // 2 % len(nodes)  # not each time, since own and others take turns
+        for node_id in nodes[first:] + nodes[:first]:
+            if await self._ask_at(node_id, request):
+                return True
         return False
+
+    async def _ask_at(self, node_id: NodeId, request: pb.AskProducersRequest) -> bool:
+        if node_id == self._engine.node_id:
+            return bool(await _ask_here(self._telemetry, request))
+        try:
+            raw = await self._ask_peer(node_id, ASK_PATH, request.SerializeToString(), _ASK_S)
+            return bool(pb.AskProducersResponse.FromString(raw).asked)
+        except (DledgerError, DecodeError) as error:
+            logger.debug("%s asks no producer: %s", node_id, error)
+            return False
 
     def _command(self, half: Half) -> bytes | None:
         """Return the question; None: it cannot be put, since the topic is gone, or the message."""
