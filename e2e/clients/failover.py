@@ -15,7 +15,7 @@ from dledger.client import follow
 from e2e.clients.drivers import ClientFailed
 from e2e.clients.judging import LATE_S, Figures, Got, Sent, judge, leaderless_spans
 from e2e.clients.loads import plan_send
-from e2e.clients.stage import QUEUES, Stage, TlsGroup, User
+from e2e.clients.stage import POLL_INVISIBLE_S, QUEUES, Stage, TlsGroup, User
 from e2e.cluster.processes import send
 from e2e.harness.tasks import meanwhile
 
@@ -70,6 +70,7 @@ class _Load:
     kind: str
     topic: str
     user: User
+    late_s: float
     sent: list[Sent] = field(default_factory=list)
     released: list[Got] = field(default_factory=list)
     unended: list[str] | None = None
@@ -107,7 +108,7 @@ class _Load:
                 Sent(
                     key=plan.key, ended_s=ended_s, error=error, due_s=due_s, group=plan.group,
                     wanted=plan.is_wanted,
-                    most_s=_CHECKED_S if plan.is_silent or end_error else LATE_S,
+                    most_s=_CHECKED_S if plan.is_silent or end_error else self.late_s,
                 )
             )  # fmt: skip
             pause_s = _AFTER_ERROR_S if error else began_s + pace_s - ended_s
@@ -158,7 +159,12 @@ async def failover(
     leaders = Leaders(stage.at)
     async with stage.user() as user:
         loads = [
-            _Load(kind=kind, topic=await stage.topic(f"failover-{kind.lower()}", kind), user=user)
+            _Load(
+                kind=kind,
+                topic=await stage.topic(f"failover-{kind.lower()}", kind),
+                user=user,
+                late_s=LATE_S if stage.sdk.has_push else LATE_S + POLL_INVISIBLE_S,
+            )
             for kind in kinds
         ]
         for load in loads:

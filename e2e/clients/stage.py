@@ -25,7 +25,8 @@ QUEUES: Final = 8
 _POLL_S: Final = 0.05
 _POLLERS: Final = 4
 _POLL_AWAIT_S: Final = 5
-_POLL_INVISIBLE_S: Final = 30
+POLL_INVISIBLE_S: Final = 30
+"""What a poll got in an answer that died on its way comes again after so long."""
 _POLL_BATCH: Final = 16
 _AFTER_FAILED_ACK_S: Final = 0.5
 _PRODUCER: Final = "producer"
@@ -218,7 +219,7 @@ class User:
     async def _poll(self, name: str) -> None:
         while True:
             try:
-                found = await self.receive(name, _POLL_BATCH, _POLL_INVISIBLE_S)
+                found = await self.receive(name, _POLL_BATCH, POLL_INVISIBLE_S)
             except ClientFailed:
                 self.receive_errors += 1
                 await asyncio.sleep(_POLL_S)
@@ -228,7 +229,7 @@ class User:
 
     async def _acknowledge(self, name: str, message: Delivery) -> None:
         """Acknowledge until it is done, as long as the message is this consumer's."""
-        end_s = message.at_s + _POLL_INVISIBLE_S
+        end_s = message.at_s + POLL_INVISIBLE_S
         while time.monotonic() < end_s:
             try:
                 await self.ack(name, message)
