@@ -86,7 +86,7 @@ async def test_each_method_asks_it_and_tells_it_of_the_refusal(at: int) -> None:
                 except grpc.aio.AioRpcError as error:
                     ends.add(error.code().name)
 
-    assert len(labels) == 25
+    assert len(labels) == 26
     assert rule.calls == Counter(labels.values())
     assert sorted(rule.seen) == sorted((label, RateLimited) for label in labels.values())
     assert ends == {"answer", Code.RESOURCE_EXHAUSTED.name}
