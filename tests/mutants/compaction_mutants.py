@@ -102,6 +102,14 @@ COMPACTION_MUTANTS = (
         checks=(_COMPACTOR,),
     ),
     Mutant(
+        name="what was copied since is not told of",
+        file="replica/compactor.py",
+        old="                    of_others += len(stays.rows_missing(block.offsets()))\n",
+        new="                    pass\n",
+        why="a round says that nothing is left to do, and nothing was done",
+        checks=(_COMPACTOR,),
+    ),
+    Mutant(
         name="nothing is copied for a mark",
         file="replica/compacting.py",
         old="(gone or new.offsets.count(block.first, block.end))",

@@ -116,8 +116,8 @@ TYPE_MUTANTS = (
     _Planted(
         name="a leader asks only who is connected to it",
         file=_CHECKS,
-        old="        if await _ask_here(self._telemetry, request):\n            return True\n",
-        new="        return bool(await _ask_here(self._telemetry, request))\n",
+        old="        for node_id in nodes[first:] + nodes[:first]:\n",
+        new="        for node_id in nodes[:1]:\n",
         why="a producer at another node is never asked",
     ),
     _Planted(

@@ -126,13 +126,16 @@ def test_a_round_that_retention_overtakes_reads_again_and_completes(
         where = ("--endpoint", group.admins[0], "--runner", "plain", "--rate", "0")
         code = main(["compact", *where, "--again-in", "365d", "--json"])
         said = capsys.readouterr()
+        assert code == 0, said.err
+        result = last = json.loads(said.out)
+        while last["later"]:  # what the node has copied since the round read it is the next one's
+            assert main(["compact", *where, "--again-in", "365d", "--json"]) == 0
+            last = json.loads(capsys.readouterr().out)
         found = asyncio.run(_read(address))
 
-    assert code == 0, said.err
     assert f"entry {dropped[0]} is not in the log any more" in said.err
-    result = json.loads(said.out)
     assert result["asOfIndex"] > dropped[0]
-    assert result["letGo"] == result["topics"]["prices"]["mayGo"] == 2 * KEYS
+    assert result["letGo"] + result["later"] == result["topics"]["prices"]["mayGo"] == 2 * KEYS
     assert found.pop("key-7") == [b"gone"]
     assert found == {f"key-{n}": [f"2 of {n}".encode()] for n in range(KEYS) if n != 7}
 

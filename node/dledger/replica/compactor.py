@@ -228,7 +228,9 @@ class Compactor:
             alone, read = claim.lone_offsets(), self._copier.read
             near, of_others = list[KeptBlock](), 0
             for block in blocks:
-                if may_be_copied(claim, stays, block, reached):
+                if block.entry > claim.as_of_index:  # copied since: the caller may not have seen it
+                    of_others += len(stays.rows_missing(block.offsets()))
+                elif may_be_copied(claim, stays, block, reached):
                     near.append(block)
                 else:
                     of_others += stays.count_missing(block.first, block.end)
