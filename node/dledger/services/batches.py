@@ -103,7 +103,7 @@ def for_topic(command: bytes, topic: Topic, *, is_typed: bool) -> bytes:
         return command
     try:
         batch = _only_batch(command)
-        kind = _kind_of_batch(batch)
+        kind = kind_of_batch(batch)
         if kind != topic.type:
             TYPES[topic.type].check(kind, ())
         return (
@@ -125,7 +125,7 @@ def for_later(command: bytes, engine: Engine) -> bytes:
         DiskFull: No more are held.
     """
     batch = _only_batch(command)
-    DELAY.check(_kind_of_batch(batch), ())
+    DELAY.check(kind_of_batch(batch), ())
     due_ms = batch.typed.deliver_at_ms() if batch.typed is not None else ()
     if 0 in due_ms:
         raise TopicTypeMismatch(
@@ -155,8 +155,8 @@ def for_transactions(command: bytes, topic: Topic, engine: Engine, check_after_m
         InvalidArgument: *check_after_ms* is out of range.
         DiskFull: No more are held.
     """
-    fields = [] if (typed := _only_batch(command).typed) is None else typed.fields
-    TYPES[topic.type].check(TRANSACTION.name, fields)
+    batch = _only_batch(command)
+    TYPES[topic.type].check(TRANSACTION.name, [] if batch.typed is None else batch.typed.fields)
     if not 0 <= check_after_ms <= MAX_CHECK_AFTER_MS:
         raise InvalidArgument(
             f"a transaction is asked about after 0 to {MAX_CHECK_AFTER_MS} ms, not {check_after_ms}"
@@ -164,7 +164,7 @@ def for_transactions(command: bytes, topic: Topic, engine: Engine, check_after_m
     if why := engine.state.held.full:
         raise DiskFull(why)
     due_ms = (engine.date_ms() or engine.now_ms()) + (check_after_ms or FIRST_CHECK_MS)
-    return encode_produce_held(Kind.HALF, [due_ms] * _only_batch(command).count, command)
+    return encode_produce_held(Kind.HALF, [due_ms] * batch.count, command)
 
 
 def _only_batch(command: bytes) -> ProduceFrame:
@@ -209,7 +209,8 @@ def _check_each(batch: ProduceFrame) -> None:
         kind_of(batch.typed.fields)
 
 
-def _kind_of_batch(batch: ProduceFrame) -> str:
+def kind_of_batch(batch: ProduceFrame) -> str:
+    """Return the type of the messages of a checked batch."""
     return NORMAL.name if batch.typed is None else kind_of(batch.typed.fields)
 
 

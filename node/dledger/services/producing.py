@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final
 from dledger.broker.held_refs import HELD_QUEUE
 from dledger.broker.produce import ProduceFrame
 from dledger.broker.results import Produced
-from dledger.broker.topics import DELAY, NORMAL
+from dledger.broker.topics import DELAY
 from dledger.calls.rules import Asked
 from dledger.errors import (
     DiskFull,
@@ -47,7 +47,7 @@ from dledger.requests.context import RequestContext
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.requests import parsed
 from dledger.rpc.status import Rejected, bug
-from dledger.services.batches import checked_batch, kind_of, prepare
+from dledger.services.batches import checked_batch, kind_of_batch, prepare
 from dledger.services.held_responses import places_of, recall_handles
 
 if TYPE_CHECKING:
@@ -252,8 +252,7 @@ class Producing:
         """
         try:
             is_typed = batch.typed is not None
-            kind = NORMAL.name if batch.typed is None else kind_of(batch.typed.fields)
-            topic = await self._resolver.topic(batch.topic, kind=kind)
+            topic = await self._resolver.topic(batch.topic, kind=kind_of_batch(batch))
             if (topics := self._engine.state.topics).full:
                 topics.check_takes(batch.topic)
             if topic.type == DELAY.name:
